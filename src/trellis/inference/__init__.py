@@ -1,0 +1,1 @@
+"""Exact algorithms as pure functions on tensors, each with a slow reference twin."""

@@ -1,0 +1,1 @@
+"""Text to ids: corpora, vocabularies and tokenizers, id files, batching."""

@@ -1,0 +1,1 @@
+"""Objectives, optimisers, Baum–Welch, the loop, checkpoints."""
