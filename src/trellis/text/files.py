@@ -1,0 +1,197 @@
+"""Stream documents out of text and JSON-lines files, plain or compressed, without ever holding one."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import zstandard
+
+from trellis.errors import TrellisError
+
+STDIN = "-"
+_BLOCK = 1 << 16
+_BOM = b"\xef\xbb\xbf"
+_COMPRESSED = (".gz", ".zst")
+_JSON_LINES = (".jsonl", ".json", ".ndjson")
+
+Advance = Callable[[int], None]
+
+
+def ignore(amount: int) -> None:
+    """Stand in for a progress bar nobody asked for."""
+
+
+def check_files(names: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Find every file before any work starts, so that a typing error costs a second and not an hour."""
+    if not names:
+        raise TrellisError("Name at least one text file, or - for standard input.")
+    paths = [spool_stdin() if name == STDIN else Path(name) for name in names]
+    for path in paths:
+        if not path.exists():
+            raise TrellisError(f"There is no file {path}; check the path.")
+        if path.is_dir():
+            raise TrellisError(f"{path} is a folder; name the text files inside it.")
+        if path.stat().st_size == 0 and path.is_file():
+            raise TrellisError(f"{path} is empty; give a file with text in it.")
+        if not os.access(path, os.R_OK):
+            raise TrellisError(f"{path} cannot be read; change its permissions.")
+    return paths
+
+
+@functools.cache
+def spool_stdin() -> Path:
+    """Copy standard input to a temporary file, because hashing and tokenising each need to read it."""
+    handle, name = tempfile.mkstemp(prefix="trellis-stdin-", suffix=".txt")
+    path = Path(name)
+    atexit.register(path.unlink, missing_ok=True)
+    with os.fdopen(handle, "wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    if path.stat().st_size == 0:
+        raise TrellisError("Standard input is empty; pipe some text into it.")
+    return path
+
+
+def read_documents(paths: Iterable[Path], advance: Advance = ignore) -> Iterator[str]:
+    """Yield the documents of several files in order; `advance` hears of every byte read from disk."""
+    for path in paths:
+        documents = _json_documents if is_json_lines(path) else _text_documents
+        yield from documents(path, _lines(_blocks(path, advance)))
+
+
+def is_json_lines(path: Path) -> bool:
+    """Tell JSON lines from text by the name, looking past .gz and .zst."""
+    inner = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    return inner.suffix.lower() in _JSON_LINES
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """Hash what the documents depend on: the bytes of each file and how they are read, not the file's name."""
+    total = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "blake2b").hexdigest()
+        kind = "jsonl" if is_json_lines(path) else "text"
+        packing = path.suffix.lower() if path.suffix.lower() in _COMPRESSED else ""
+        total.update(f"{digest} {kind} {packing}\n".encode())
+    return total.hexdigest()
+
+
+class _Unpacker(Protocol):
+    """What zlib's and zstandard's decompression objects have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _blocks(path: Path, advance: Advance) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        raw = _raw_blocks(file, advance)
+        suffix = path.suffix.lower()
+        if suffix == ".gz":
+            yield from _unpack(path, raw, lambda: zlib.decompressobj(wbits=31))
+        elif suffix == ".zst":
+            # zstd --long=31 needs the wider window; the default refuses such files.
+            reader = zstandard.ZstdDecompressor(max_window_size=2**31)
+            yield from _unpack(path, raw, lambda: reader.decompressobj())
+        else:
+            yield from raw
+
+
+def _raw_blocks(file: BinaryIO, advance: Advance) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        advance(len(block))
+        yield block
+
+
+def _unpack(path: Path, raw: Iterator[bytes], unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
+    """Decompress by hand, because the libraries' file readers take a cut zstd file for a whole one."""
+    current: _Unpacker | None = None
+    for block in raw:
+        while block:
+            current = current or unpacker()
+            try:
+                yield current.decompress(block)
+            except (zlib.error, zstandard.ZstdError) as error:
+                message = f"{path} is not a sound {path.suffix} file ({error}); fetch or compress it again."
+                raise TrellisError(message) from error
+            # One file may hold several compressed frames end to end.
+            block, current = (current.unused_data, None) if current.eof else (b"", current)
+    if current is not None:
+        raise TrellisError(f"{path} is cut short; fetch or compress it again.")
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    pending: list[bytes] = []
+    for block in blocks:
+        head, *rest = block.split(b"\n")
+        pending.append(head)
+        if rest:
+            yield b"".join(pending)
+            yield from rest[:-1]
+            pending = [rest[-1]]
+    if last := b"".join(pending):
+        yield last
+
+
+def _text_documents(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
+    empty = True
+    for _, text in _decoded(path, lines):
+        empty = False
+        yield text
+    if empty:
+        raise TrellisError(f"{path} is empty; give a file with text in it.")
+
+
+def _json_documents(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
+    empty = True
+    for number, line in _decoded(path, lines):
+        if line.strip():
+            empty = False
+            yield _text_of(path, number, line)
+    if empty:
+        raise TrellisError(f"{path} holds no records; give a file with text in it.")
+
+
+def _decoded(path: Path, lines: Iterator[bytes]) -> Iterator[tuple[int, str]]:
+    offset = 0
+    for number, line in enumerate(lines, start=1):
+        content = line.removeprefix(_BOM) if number == 1 else line
+        try:
+            yield number, content.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = offset + len(line) - len(content) + error.start
+            raise TrellisError(
+                f"{path} is not UTF-8 at line {number}, byte {byte}; convert it to UTF-8, for example with iconv."
+            ) from error
+        offset += len(line) + 1
+
+
+def _text_of(path: Path, number: int, line: str) -> str:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        message = f"{path} line {number} is not JSON ({error}); mend it or take it out."
+        raise TrellisError(message) from error
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise TrellisError(f'{path} line {number} has no "text" string; give every record one.')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"{path} line {number} has half a surrogate pair, which is not text; take it out."
+        raise TrellisError(message) from error
+    return text
