@@ -1,0 +1,59 @@
+"""Random models to test on, with as many impossible events as asked for."""
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+
+def _with_zeros(prob: Tensor, zeros: float, generator: torch.Generator) -> Tensor:
+    """Forbid a share of the entries, but never the largest of a row: a distribution must stay one."""
+    draw = torch.rand(prob.shape, generator=generator, dtype=prob.dtype)
+    forbidden = (draw < zeros) & (prob < prob.amax(-1, keepdim=True))
+    prob = prob.masked_fill(forbidden, 0.0)
+    return prob / prob.sum(-1, keepdim=True)
+
+
+def random_hmm(
+    states: int, seed: int, zeros: float = 0.0, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    """(log_start_S, log_transition_SS), peaked so that states differ; a share `zeros` of entries is −inf."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2.0 * torch.randn(states + 1, states, generator=generator, dtype=torch.float64)
+    log_prob = _with_zeros(logits.softmax(-1), zeros, generator).log().to(dtype)
+    return log_prob[0], log_prob[1:]
+
+
+def random_log_emission(
+    batch: int, time: int, states: int, seed: int, zeros: float = 0.0, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """log_emission_BTS of made-up tokens: probabilities in (0, 1), a share `zeros` of them −inf.
+
+    With zeros, rows may be impossible: that is part of the test.
+    """
+    generator = torch.Generator().manual_seed(seed + 1_000_003)
+    prob = torch.rand(batch, time, states, generator=generator, dtype=torch.float64).clamp_min(1e-6) ** 3
+    draw = torch.rand(batch, time, states, generator=generator, dtype=torch.float64)
+    return prob.masked_fill(draw < zeros, 0.0).log().to(dtype)
+
+
+def random_belief(batch: int, states: int, seed: int, zeros: float = 0.0) -> Tensor:
+    """belief_BS, rows summing to one."""
+    generator = torch.Generator().manual_seed(seed + 2_000_003)
+    prob = torch.rand(batch, states, generator=generator, dtype=torch.float64)
+    return _with_zeros(prob / prob.sum(-1, keepdim=True), zeros, generator)
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """What a batched algorithm takes, small enough to list: start, transition, emission, lengths, belief.
+
+    With zeros, missing tokens, rows of no tokens, padding full of NaN, and beliefs at will.
+    """
+    states, time, batch = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    seed, zeros = draw(st.integers(0, 10_000)), draw(st.sampled_from([0.0, 0.3, 0.6]))
+    lengths_B = torch.tensor(draw(st.lists(st.integers(0, time), min_size=batch, max_size=batch)))
+    log_emission_BTS = random_log_emission(batch, time, states, seed, zeros)
+    log_emission_BTS[:, draw(st.lists(st.integers(0, time - 1), max_size=1))] = 0.0
+    log_emission_BTS[torch.arange(time) >= lengths_B[:, None]] = torch.nan
+    belief_BS = random_belief(batch, states, seed, zeros) if draw(st.booleans()) else None
+    return *random_hmm(states, seed, zeros), log_emission_BTS, lengths_B, belief_BS

@@ -1,0 +1,114 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from trellis.inference import paths, reference
+
+from .models import ragged, random_belief, random_hmm, random_log_emission
+
+T = torch.tensor
+
+
+def joint(log_start_S, log_transition_SS, log_emission_TS, states, log_belief_S=None):
+    """log p(z, o) of one path, read off the tables."""
+    first = reference.first_state(log_start_S, log_transition_SS, log_belief_S)
+    total = first[states[0]] + log_transition_SS[states[:-1], states[1:]].sum()
+    return float(total + log_emission_TS[torch.arange(len(states)), states].sum())
+
+
+def check_row(model, best, k):
+    """One row of a KBest against the list of all paths."""
+    truth = reference.enumerate_paths(*model).best(k)
+    time = len(model[2])
+    log_prob_K, states_KT = best
+    found = int(log_prob_K.isfinite().sum())
+    assert found == len(truth)
+    assert_close(log_prob_K[:found], T([path.log_prob for path in truth], dtype=log_prob_K.dtype))
+    assert (log_prob_K[found:] == -torch.inf).all()
+    assert (states_KT[found:] == -1).all()
+    assert (states_KT[:, time:] == -1).all()
+    assert len({tuple(states.tolist()) for states in states_KT[:found]}) == found
+    for log_prob, states in zip(log_prob_K[:found], states_KT[:found, :time], strict=True):
+        if time:
+            assert float(log_prob) == pytest.approx(joint(*model[:3], states, model[3]))
+
+
+@given(st.data())
+def test_k_best_are_the_best_of_all_paths(data):
+    start, transition, log_emission_BTS, lengths_B, belief_BS = data.draw(ragged())
+    k = data.draw(st.sampled_from([1, 2, 3, 7, 300]))
+    best = paths.k_best(start, transition, log_emission_BTS, k, lengths_B, belief_BS)
+    for b, length in enumerate(lengths_B.tolist()):
+        belief = None if belief_BS is None else belief_BS[b].log()
+        model = (start, transition, log_emission_BTS[b, :length], belief)
+        check_row(model, (best.log_prob_BK[b], best.states_BKT[b]), k)
+
+
+@given(ragged())
+def test_viterbi_is_the_best_of_all_paths(model):
+    start, transition, log_emission_BTS, lengths_B, belief_BS = model
+    best = paths.viterbi(*model)
+    for b, length in enumerate(lengths_B.tolist()):
+        belief = None if belief_BS is None else belief_BS[b].log()
+        row = (best.log_prob_B[b : b + 1], best.states_BT[b : b + 1])
+        check_row((start, transition, log_emission_BTS[b, :length], belief), row, 1)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 40])
+def test_ties_are_all_found(k):
+    """With everything uniform all 27 paths tie: they must be distinct, and no more than there are."""
+    log_third = T(1 / 3).log()
+    model = (log_third.expand(3), log_third.expand(3, 3), torch.zeros(3, 3), None)
+    best = paths.k_best(*model[:2], model[2][None], k)
+    check_row(model, (best.log_prob_BK[0], best.states_BKT[0]), k)
+
+
+@pytest.mark.parametrize("chunk", [1, 700, 1 << 21])
+@pytest.mark.parametrize("k", [1, 6])
+def test_large_models_agree_with_the_reference(k, chunk, monkeypatch):
+    monkeypatch.setattr(paths, "CHUNK", chunk)
+    start, transition = random_hmm(25 if chunk == 1 else 50, seed=0, zeros=0.3)
+    states = len(start)
+    log_emission_BTS = random_log_emission(3, 30, states, seed=0, zeros=0.1)
+    lengths_B, belief_BS = T([30, 7, 1]), random_belief(3, states, seed=0)
+    best = paths.k_best(start, transition, log_emission_BTS, k, lengths_B, belief_BS)
+    for b, length in enumerate(lengths_B.tolist()):
+        truth = reference.k_best(start, transition, log_emission_BTS[b, :length], k, belief_BS[b].log())
+        assert_close(best.log_prob_BK[b], T([path.log_prob for path in truth], dtype=torch.float64))
+        assert [tuple(z) for z in best.states_BKT[b, :, :length].tolist()] == [path.states for path in truth]
+
+
+def test_float32_finds_the_path_of_a_long_sequence():
+    """Sums of 3000 log-probabilities have lost the digits that tell paths apart, unless kept relative."""
+    start, transition = random_hmm(6, seed=1)
+    log_emission_BTS = random_log_emission(1, 3000, 6, seed=1)
+    exact = paths.viterbi(start, transition, log_emission_BTS)
+    single = paths.viterbi(start.float(), transition.float(), log_emission_BTS.float())
+    assert single.log_prob_B.dtype == torch.float32
+    assert_close(single.log_prob_B, exact.log_prob_B.float(), rtol=1e-6, atol=0)
+    assert torch.equal(single.states_BT, exact.states_BT)
+
+
+def test_pointers_beyond_int16_still_lead_back():
+    start, transition = random_hmm(50, seed=2)
+    log_emission_BTS = random_log_emission(1, 3, 50, seed=2)
+    wide = paths.k_best(start, transition, log_emission_BTS, 700)
+    narrow = paths.k_best(start, transition, log_emission_BTS, 20)
+    assert_close(wide.log_prob_BK[:, :20], narrow.log_prob_BK)
+    assert torch.equal(wide.states_BKT[:, :20], narrow.states_BKT)
+
+
+def test_no_rows_and_no_tokens():
+    start, transition = random_hmm(3, seed=3)
+    assert paths.viterbi(start, transition, torch.empty(0, 4, 3)).states_BT.shape == (0, 4)
+    empty = paths.k_best(start, transition, torch.empty(2, 0, 3), 2)
+    assert empty.states_BKT.shape == (2, 2, 0)
+    assert empty.log_prob_BK.tolist() == [[0.0, -torch.inf]] * 2
+
+
+def test_k_must_be_positive():
+    start, transition = random_hmm(3, seed=4)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        paths.k_best(start, transition, torch.zeros(1, 2, 3), 0)
