@@ -1,1 +1,26 @@
-"""Text to ids: corpora, vocabularies and tokenizers, id files, batching."""
+"""From text to batches of ids: corpora, tokenizers, id files, batching; nothing here knows a probability."""
+
+from trellis.text.batching import Batch, Streams, Windows
+from trellis.text.corpora import Corpus, FileCorpus, MemoryCorpus, open_corpus
+from trellis.text.ids import IdFile, IdMeta, default_cache, prepare
+from trellis.text.subwords import SubwordTokenizer
+from trellis.text.tokenizer import Tokenizer, load_tokenizer
+from trellis.text.vocabulary import WordTokenizer
+
+__all__ = [
+    "Batch",
+    "Corpus",
+    "FileCorpus",
+    "IdFile",
+    "IdMeta",
+    "MemoryCorpus",
+    "Streams",
+    "SubwordTokenizer",
+    "Tokenizer",
+    "Windows",
+    "WordTokenizer",
+    "default_cache",
+    "load_tokenizer",
+    "open_corpus",
+    "prepare",
+]

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from trellis.errors import TrellisError
 from trellis.text.files import Advance, check_files, hash_files, ignore, read_documents
@@ -39,6 +39,10 @@ class Corpus(Protocol):
     def size(self) -> int | None:
         """Tell how far `advance` will count in one reading, when that is known."""
 
+    @property
+    def unit(self) -> str:
+        """Say what `advance` counts."""
+
     def content_hash(self) -> str:
         """Identify the documents, so that work done on them can be kept."""
 
@@ -54,6 +58,7 @@ class FileCorpus:
 
     name: str
     paths: tuple[Path, ...]
+    unit: ClassVar[str] = "B"
 
     @property
     def size(self) -> int:
@@ -78,6 +83,7 @@ class MemoryCorpus:
 
     name: str
     documents: tuple[str, ...]
+    unit: ClassVar[str] = "documents"
 
     @property
     def size(self) -> int:
@@ -133,7 +139,7 @@ def _named(name: str, split: str, data_dir: str | os.PathLike[str] | None) -> Co
     place = LOCAL[name].format(split=split)
     if folder is not None and (Path(folder) / place).exists():
         return FileCorpus(name, tuple(check_files([Path(folder) / place])))
-    remedy = f"point --data-dir or TRELLIS_DATA at a folder that holds {place}"
+    remedy = f"set TRELLIS_DATA to a folder that holds {place}"
     if folder is not None:
         remedy += f", which {folder} does not"
     if name not in HUB:

@@ -76,7 +76,7 @@ def is_json_lines(path: Path) -> bool:
 
 
 def hash_files(paths: Iterable[Path]) -> str:
-    """Hash what the documents depend on: the bytes of each file and how they are read, not the file's name."""
+    """Hash what the documents depend on: each file's bytes and how they are read, not its name."""
     total = hashlib.blake2b(digest_size=16)
     for path in paths:
         with path.open("rb") as file:
@@ -175,7 +175,7 @@ def _decoded(path: Path, lines: Iterator[bytes]) -> Iterator[tuple[int, str]]:
         except UnicodeDecodeError as error:
             byte = offset + len(line) - len(content) + error.start
             raise TrellisError(
-                f"{path} is not UTF-8 at line {number}, byte {byte}; convert it to UTF-8, for example with iconv."
+                f"{path} is not UTF-8 at line {number}, byte {byte}; convert it, for example with iconv."
             ) from error
         offset += len(line) + 1
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from trellis.errors import TrellisError
 from trellis.text.files import Advance, ignore
@@ -23,7 +23,7 @@ class HubSource:
 
 
 HUB = {
-    # The repository itself is a loading script, which `datasets` no longer runs; the hub keeps a converted branch.
+    # The repository is a loading script, which `datasets` no longer runs; the hub keeps a converted branch.
     "ptb": HubSource("ptb-text-only/ptb_text_only", "penn_treebank", "sentence", "refs/convert/parquet"),
     "wikitext-2": HubSource("Salesforce/wikitext", "wikitext-2-v1"),
     "wikitext-103": HubSource("Salesforce/wikitext", "wikitext-103-v1"),
@@ -38,6 +38,7 @@ class HubCorpus:
     name: str
     split: str
     remedy: str  # what to do instead, when the hub is out of reach
+    unit: ClassVar[str] = "documents"
 
     @property
     def size(self) -> None:
@@ -85,7 +86,9 @@ class HubCorpus:
 
     def _out_of_reach(self, error: Exception) -> TrellisError:
         reason = type(error).__name__
-        return TrellisError(f"The Hugging Face hub did not give {self.name} ({reason}); try again, or {self.remedy}.")
+        return TrellisError(
+            f"The Hugging Face hub did not give {self.name} ({reason}); try again, or {self.remedy}."
+        )
 
 
 def _import(module: str, corpus: HubCorpus) -> Any:

@@ -1,6 +1,6 @@
 """The corpus that is always at hand: the English of the running Python's own documentation.
 
-Sources are parsed, never imported. The text depends on the Python version, so compare figures only under one hash.
+Sources are parsed, never imported. It changes with the Python version, so compare figures under one hash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from pathlib import Path
 
 from trellis.errors import TrellisError
 
-_SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "pydoc_data", "turtledemo"}
+_SKIPPED = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "dist-packages",
+    "pydoc_data",
+    "turtledemo",
+}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _PER_CENT = {"valid": 5, "test": 5}  # the rest is train
 
@@ -118,7 +127,9 @@ def prose(paragraph: str) -> Iterator[str]:
     """Give a paragraph's sentences, leaving out what does not read like English."""
     text = _MARKUP.sub("", _ROLE.sub("", paragraph)).replace("::", ":")
     start = 0
-    ends = [match for match in _SENTENCE_END.finditer(text) if not _ABBREVIATION.search(text[: match.start()])]
+    ends = [
+        match for match in _SENTENCE_END.finditer(text) if not _ABBREVIATION.search(text[: match.start()])
+    ]
     for end in [*(match.end() for match in ends), len(text)]:
         sentence = text[start:end].strip()
         start = end

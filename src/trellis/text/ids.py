@@ -1,0 +1,250 @@
+"""Tokenise a corpus once into memory-mapped files of ids, and find them again by what they were made from."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.errors import TrellisError
+from trellis.progress import Progress
+from trellis.text.corpora import Corpus
+from trellis.text.tokenizer import Tokenizer
+
+_FORMAT = 1  # raise it when the files or the counting change, so that old caches are not taken for new
+_IDS, _DOCUMENTS, _META = "ids.bin", "documents.bin", "meta.json"
+_BATCH_CHARACTERS = 1 << 20  # text encoded at a time: bounds memory, and feeds every tokenizer thread
+
+
+def id_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Choose two bytes an id where they suffice, four otherwise; always little-endian."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+@dataclass(frozen=True)
+class IdMeta:
+    """What is known of an id file besides its ids."""
+
+    corpus: str  # name, for reports
+    content_hash: str  # of the corpus
+    fingerprint: str  # of the tokenizer
+    vocab_size: int  # every id is smaller than this
+    eos_id: int | None  # ends every document, when there is one
+    tokens: int  # ids in the file, document ends included
+    documents: int
+    bytes: int  # of UTF-8 text, one more a document for the line end
+    words: int  # between spaces, one more a document for its end
+    unknown: int  # tokens outside the vocabulary
+    format: int = _FORMAT
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an id on disk."""
+        return id_dtype(self.vocab_size)
+
+
+class IdFile:
+    """A tokenised corpus on disk: `ids`, the `documents`' end offsets, and `meta`."""
+
+    def __init__(self, folder: Path, meta: IdMeta) -> None:
+        self.folder, self.meta = folder, meta
+        self.ids: NDArray[Any] = np.memmap(folder / _IDS, dtype=meta.dtype, mode="r")
+        self.documents: NDArray[np.int64] = np.memmap(folder / _DOCUMENTS, dtype="<i8", mode="r")
+
+    def __len__(self) -> int:
+        return self.meta.tokens
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> IdFile:
+        """Map a folder that `prepare` made, after checking that its files are whole."""
+        path = Path(folder)
+        meta = _read_meta(path)
+        sizes = {_IDS: meta.tokens * meta.dtype.itemsize, _DOCUMENTS: meta.documents * 8}
+        for name, size in sizes.items():
+            file = path / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise TrellisError(
+                    f"{file} is missing or cut short; delete {path} and prepare the corpus again."
+                )
+        return cls(path, meta)
+
+    def check(self, vocab_size: int) -> None:
+        """Refuse a model whose vocabulary is not the one these ids were made with."""
+        if self.meta.vocab_size > vocab_size:
+            raise TrellisError(
+                f"{self.meta.corpus} was prepared with {self.meta.vocab_size} tokens and the model knows "
+                f"{vocab_size}; prepare the corpus with the model's own tokenizer."
+            )
+
+
+def default_cache() -> Path:
+    """Folder for things that can be made again: TRELLIS_CACHE, or trellis in the user's cache folder."""
+    return Path(os.environ.get("TRELLIS_CACHE") or Path.home() / ".cache" / "trellis")
+
+
+def prepare(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    cache_dir: str | os.PathLike[str] | None = None,
+    *,
+    max_tokens: int | None = None,
+    quiet: bool = False,
+) -> IdFile:
+    """Give the corpus as ids, tokenising it unless that was done before.
+
+    With `max_tokens` it stops after the document that reaches that many. Processes that want the same
+    files at the same time wait for the first one to write them.
+    """
+    cache = Path(cache_dir) if cache_dir is not None else default_cache()
+    key = _key(corpus, tokenizer, max_tokens)
+    with _disk_trouble(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with _lock(cache / f".{key}.lock"):
+            try:
+                return IdFile.open(cache / key)
+            except TrellisError:  # absent or damaged: both are mended by making it anew
+                _make(corpus, tokenizer, cache / key, max_tokens, quiet)
+    return IdFile.open(cache / key)
+
+
+def _key(corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None) -> str:
+    identity = json.dumps([_FORMAT, corpus.content_hash(), tokenizer.fingerprint(), max_tokens])
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+
+def _make(corpus: Corpus, tokenizer: Tokenizer, folder: Path, max_tokens: int | None, quiet: bool) -> None:
+    """Write beside the final place and rename at the end, so that what is there is always whole."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # from a process that was killed; the lock says it is gone
+    try:
+        partial.mkdir()
+        writer = _Writer(corpus, tokenizer, max_tokens)
+        with Progress(f"tokenising {corpus.name}", corpus.size, unit=corpus.unit, quiet=quiet) as bar:
+            meta = writer.write(partial, bar)
+        _write_whole(partial / _META, json.dumps(asdict(meta), indent=2).encode())
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+class _Writer:
+    """Encodes batches of documents and keeps count, in constant memory."""
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None) -> None:
+        self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
+        self.tokens = self.documents = self.bytes = self.words = self.unknown = 0
+        self.dtype = id_dtype(tokenizer.vocab_size)
+
+    def write(self, folder: Path, bar: Progress) -> IdMeta:
+        with (folder / _IDS).open("wb") as ids, (folder / _DOCUMENTS).open("wb") as ends:
+            for texts in _batches(self.corpus.read(bar.advance)):
+                self._append(texts, ids, ends)
+                bar.advance(0, status=f"{self.tokens:,} tokens")
+                if self.max_tokens is not None and self.tokens >= self.max_tokens:
+                    break
+            for file in (ids, ends):
+                file.flush()
+                os.fsync(file.fileno())
+        if self.tokens == 0:
+            raise TrellisError(f"{self.corpus.name} has no tokens; give text with words in it.")
+        return self._meta()
+
+    def _append(self, texts: list[str], ids: BinaryIO, ends: BinaryIO) -> None:
+        end = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
+        for text, encoded in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
+            if self.max_tokens is not None and self.tokens >= self.max_tokens:
+                return
+            encoded += end
+            array = np.array(encoded, dtype=self.dtype)
+            if self.tokenizer.unk_id is not None:
+                self.unknown += int(np.count_nonzero(array == self.tokenizer.unk_id))
+            self.tokens += len(encoded)
+            self.documents += 1
+            self.bytes += len(text.encode()) + 1
+            self.words += len(text.split()) + 1
+            ids.write(array.tobytes())
+            ends.write(self.tokens.to_bytes(8, "little"))
+
+    def _meta(self) -> IdMeta:
+        return IdMeta(
+            corpus=self.corpus.name,
+            content_hash=self.corpus.content_hash(),
+            fingerprint=self.tokenizer.fingerprint(),
+            vocab_size=self.tokenizer.vocab_size,
+            eos_id=self.tokenizer.eos_id,
+            tokens=self.tokens,
+            documents=self.documents,
+            bytes=self.bytes,
+            words=self.words,
+            unknown=self.unknown,
+        )
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document) + 1
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _read_meta(folder: Path) -> IdMeta:
+    path = folder / _META
+    if not path.is_file():
+        raise TrellisError(f"{folder} holds no prepared ids; prepare the corpus first.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        meta = IdMeta(**{field.name: found[field.name] for field in fields(IdMeta)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise TrellisError(f"{path} is broken; delete {folder} and prepare the corpus again.") from error
+    if meta.format != _FORMAT:
+        raise TrellisError(f"{folder} was made by another version of trellis; prepare the corpus again.")
+    return meta
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Let one process write; the system frees the lock of a process that dies."""
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _disk_trouble(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise TrellisError(
+                f"The disk of {cache} is full; make room or set TRELLIS_CACHE elsewhere."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise TrellisError(
+                f"{cache} cannot be written; set TRELLIS_CACHE to a folder that can."
+            ) from error
+        raise

@@ -1,0 +1,106 @@
+"""What every tokenizer can do, and how one is read back from its folder."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from trellis.errors import TrellisError
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+
+
+class Tokenizer(Protocol):
+    """Turns a document into ids and back; the end of a document is not its business but the id file's."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    @property
+    def eos_id(self) -> int | None:
+        """Id that ends a document, if the vocabulary has one."""
+
+    @property
+    def unk_id(self) -> int | None:
+        """Id of words outside the vocabulary, if there can be any."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one document, nothing added."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of several documents, on several threads where that helps."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of some ids."""
+
+    def token(self, id: int) -> str:
+        """Spelling of one id."""
+
+    def id(self, token: str) -> int:
+        """Id of one token, which must be in the vocabulary."""
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that `load_tokenizer` and Hugging Face libraries read."""
+
+    def fingerprint(self) -> str:
+        """Hash of all that decides the ids."""
+
+
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+    """Read a tokenizer of either kind from its folder."""
+    from trellis.text.subwords import SubwordTokenizer
+    from trellis.text.vocabulary import KIND, WordTokenizer
+
+    if read_config(Path(folder)).get("trellis_kind") == KIND:
+        return WordTokenizer.load(folder)
+    return SubwordTokenizer.load(folder)
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """Find the tokenizer's file, or say what a tokenizer folder is."""
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
+        raise TrellisError(f"{folder} has no {TOKENIZER_FILE}; name a folder that a tokenizer was saved in.")
+    return path
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the settings beside a tokenizer; many have none."""
+    path = folder / CONFIG_FILE
+    return read_json(path) if path.is_file() else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or say which file is broken."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrellisError(
+            f"{path} is not sound JSON ({error}); fetch or save the tokenizer again."
+        ) from error
+    if not isinstance(value, dict):
+        raise TrellisError(f"{path} is not a JSON object; fetch or save the tokenizer again.")
+    return value
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON that a person can read."""
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def refuse_token(token: str, known: Iterable[str]) -> NoReturn:
+    """Say that a token is not in the vocabulary, and which one comes nearest."""
+    nearest = difflib.get_close_matches(token, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else "use a token that is."
+    raise TrellisError(f"{token!r} is not in the vocabulary; {hint}")
+
+
+def refuse_id(id: int, vocab_size: int) -> NoReturn:
+    """Say which ids there are."""
+    raise TrellisError(f"There is no token {id}; use an id from 0 to {vocab_size - 1}.")
