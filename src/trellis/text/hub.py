@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,7 +95,7 @@ class HubCorpus:
 def _import(module: str, corpus: HubCorpus) -> Any:
     """Import late: `datasets` takes seconds, is optional, and nobody else here needs it."""
     try:
-        return __import__(module)
+        return importlib.import_module(module)
     except ImportError as error:
         raise TrellisError(
             f'To fetch {corpus.name} run pip install "trellis-lm[hub]", or {corpus.remedy}.'

@@ -1,0 +1,67 @@
+"""Folders that appear whole or not at all, whatever kills the process and whenever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trellis.errors import TrellisError
+
+
+@contextmanager
+def whole_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder to fill, which takes the place of `folder` once everything in it is on the disk.
+
+    If anything fails, `folder` is as it was before.
+    """
+    folder = Path(folder)
+    with disk_trouble(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # The leading dot and the suffix keep a half-written folder from ever being listed as a finished one.
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".partial", dir=folder.parent))
+        try:
+            yield temporary
+            temporary.chmod(0o755)
+            for path in (*temporary.rglob("*"), temporary):
+                _to_disk(path)
+            _swap(temporary, folder)
+            _to_disk(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _swap(new: Path, folder: Path) -> None:
+    """Rename `new` to `folder`; what stood there ends up at `new`, to be deleted."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    aside = new.with_suffix(".old")
+    folder.rename(aside)
+    new.rename(folder)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def disk_trouble(where: Path) -> Iterator[None]:
+    """Turn a full or forbidden disk into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise TrellisError(f"the disk is full: make room for {where} and run again.") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise TrellisError(f"{where} cannot be written: choose a folder that can.") from error
+        raise

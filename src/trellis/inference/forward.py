@@ -1,0 +1,179 @@
+"""Likelihood, filtering and smoothing of a dense HMM, with exact gradients.
+
+Everything takes log-probabilities: `log_start_S`, `log_transition_SS` [from, to], and `log_emission_BTS`, the
+log-probability of each observed token in each state (zeros where a token is missing). Rows may be ragged
+(`lengths_B`), and may carry on from the belief that an earlier call ended with (`belief_BS`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trellis.inference.recursion import Rows, Walk, walk, walk_back
+from trellis.inference.rescue import rescue, rescued_counts
+
+
+class Forward(NamedTuple):
+    """What one pass over a batch finds.
+
+    log_prob_BT  log p(o_t | o_<t): zero past a row's end, −inf from an impossible token on
+    belief_BTS   p(z_t | o_≤t): zero past a row's end
+    final_BS     the belief after each row's last token, to carry on from
+    """
+
+    log_prob_BT: Tensor
+    belief_BTS: Tensor
+    final_BS: Tensor
+
+
+class Smoothed(NamedTuple):
+    """Expected counts given whole rows: the gradients of their log-likelihood by the log-probabilities.
+
+    log_prob_BT    log p(o_t | o_<t)
+    final_BS       the belief after each row's last token, to carry on from
+    posterior_BTS  p(z_t | o_≤T): zero past a row's end
+    start_S        Σ_b p(z_1 | o), over rows that begin at the start distribution
+    transition_SS  Σ_b Σ_t p(z_t = i, z_t+1 = j | o), with the step from a carried belief
+    """
+
+    log_prob_BT: Tensor
+    final_BS: Tensor
+    posterior_BTS: Tensor
+    start_S: Tensor
+    transition_SS: Tensor
+
+
+class _Problem(NamedTuple):
+    """The inputs of a pass, sorted longest row first."""
+
+    log_start_S: Tensor
+    log_transition_SS: Tensor
+    log_emission_TBS: Tensor
+    belief_BS: Tensor | None
+
+
+def _solve(
+    log_start_S: Tensor,
+    log_transition_SS: Tensor,
+    log_emission_BTS: Tensor,
+    lengths_B: Tensor | None,
+    belief_BS: Tensor | None,
+) -> tuple[_Problem, Walk, list[int]]:
+    """Walk the batch, and do again in log space the rows that underflowed."""
+    rows = Rows.of(lengths_B, *log_emission_BTS.shape[:2])
+    problem = _Problem(
+        log_start_S,
+        log_transition_SS,
+        rows.sort(log_emission_BTS.transpose(0, 1), 1),
+        None if belief_BS is None else rows.sort(belief_BS),
+    )
+    done = walk(log_start_S.exp(), log_transition_SS.exp(), problem.log_emission_TBS, rows, problem.belief_BS)
+    return problem, done, [row for row in done.underflowed() if rescue(*problem, done, row)]
+
+
+def _counts(
+    problem: _Problem, done: Walk, rescued: list[int], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by log-start, log-transition, sorted log-emissions, and predicted first belief."""
+    posterior_TBS, message_TBS = walk_back(done, grad_log_prob_TB, grad_final_BS)
+    from_NS, to_NS = done.belief_TBS[:-1].flatten(0, 1), message_TBS[1:].flatten(0, 1)
+    transition_SS = from_NS.T @ to_NS
+    start_S = torch.zeros_like(problem.log_start_S)
+    if problem.belief_BS is None:
+        start_S = message_TBS[0].sum(0) * problem.log_start_S.exp()
+    else:
+        transition_SS.addmm_(problem.belief_BS.T, message_TBS[0])
+    transition_SS.mul_(done.transition_SS)
+    for row in rescued:
+        counts = rescued_counts(*problem, done.rows.length(row), row, grad_log_prob_TB[:, row])
+        posterior_TBS[: done.rows.length(row), row] = counts.posterior_TS.to(posterior_TBS)
+        start_S += counts.start_S.to(start_S)
+        transition_SS += counts.transition_SS.to(transition_SS)
+    return start_S, transition_SS, posterior_TBS, message_TBS[0]
+
+
+def forward(
+    log_start_S: Tensor,
+    log_transition_SS: Tensor,
+    log_emission_BTS: Tensor,
+    lengths_B: Tensor | None = None,
+    belief_BS: Tensor | None = None,
+) -> Forward:
+    """Filter a batch: each token's log-probability and the belief after it."""
+    with torch.no_grad():
+        _, done, _ = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
+        unsort = done.rows.unsort
+        return Forward(
+            unsort(done.log_prob_TB, 1).T, unsort(done.belief_TBS, 1).transpose(0, 1), unsort(done.final_BS)
+        )
+
+
+def smooth(
+    log_start_S: Tensor,
+    log_transition_SS: Tensor,
+    log_emission_BTS: Tensor,
+    lengths_B: Tensor | None = None,
+    belief_BS: Tensor | None = None,
+) -> Smoothed:
+    """Posteriors over states given whole rows, and expected counts of starts and transitions."""
+    with torch.no_grad():
+        problem, done, rescued = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
+        log_prob_TB, unsort = done.log_prob_TB, done.rows.unsort
+        # An impossible row has no posterior: it counts for nothing rather than up to where it broke.
+        weight_TB = torch.isfinite(log_prob_TB.sum(0)).to(log_prob_TB).expand_as(log_prob_TB)
+        start_S, transition_SS, posterior_TBS, _ = _counts(problem, done, rescued, weight_TB, None)
+        return Smoothed(
+            unsort(log_prob_TB, 1).T,
+            unsort(done.final_BS),
+            unsort(posterior_TBS, 1).transpose(0, 1),
+            start_S,
+            transition_SS,
+        )
+
+
+class _LogProbs(torch.autograd.Function):
+    """`forward` with a custom backward: autograd sees one step, not one a token."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]  # autograd.Function is untyped in its arguments
+        ctx: Any,
+        log_start_S: Tensor,
+        log_transition_SS: Tensor,
+        log_emission_BTS: Tensor,
+        lengths_B: Tensor | None,
+        belief_BS: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        problem, done, rescued = _solve(
+            log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS
+        )
+        ctx.solved = (problem, done, rescued)
+        # Clones: an output that its own backward holds would keep the whole pass alive for ever.
+        return done.rows.unsort(done.log_prob_TB, 1).T.clone(), done.rows.unsort(done.final_BS).clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_log_prob_BT: Tensor, grad_final_BS: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # as above
+        problem, done, rescued = ctx.solved
+        sort, unsort = done.rows.sort, done.rows.unsort
+        start_S, transition_SS, posterior_TBS, message_BS = _counts(
+            problem, done, rescued, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS)
+        )
+        belief_BS = unsort(message_BS @ done.transition_SS.T) if ctx.needs_input_grad[4] else None
+        return start_S, transition_SS, unsort(posterior_TBS, 1).transpose(0, 1), None, belief_BS
+
+
+def log_probs(
+    log_start_S: Tensor,
+    log_transition_SS: Tensor,
+    log_emission_BTS: Tensor,
+    lengths_B: Tensor | None = None,
+    belief_BS: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Each token's log-probability given those before it (B×T), and the belief after the last (B×S).
+
+    Differentiable in every tensor: the gradient of the summed log-probabilities by `log_transition_SS` is the
+    expected number of transitions, by `log_emission_BTS` the posterior.
+    """
+    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -1,0 +1,137 @@
+"""The recursion: one walk forward through a batch, and one back, in scaled probability space.
+
+A belief is pushed through the transition by a matrix product, multiplied by how well each state explains the next
+token, and rescaled to sum to one; the logarithm of the scale is the token's log-probability. The way back is the
+vector–Jacobian product of the way there. Nothing ever holds batch × time × states².
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# A step whose scale falls below this has lost digits to underflow: the row is done again in log space.
+UNDERFLOW = 1e-20
+# Backward messages of states that carry no belief can grow without bound; beyond this they are noise times zero.
+LARGEST_MESSAGE = 1e30
+
+
+class Rows(NamedTuple):
+    """A ragged batch, longest row first, so that the rows still running at step t are the first `running[t]`."""
+
+    order: Tensor | None
+    running: list[int]
+
+    @classmethod
+    def of(cls, lengths_B: Tensor | None, batch: int, time: int) -> Rows:
+        """The order of rows for these lengths; no order at all when every row is full."""
+        if lengths_B is None or bool((lengths_B == time).all()):
+            return cls(None, [batch] * time)
+        running = (lengths_B[:, None] > torch.arange(time, device=lengths_B.device)).sum(0).tolist()
+        return cls(lengths_B.argsort(descending=True, stable=True), running)
+
+    def sort(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """From the caller's order of rows to longest first."""
+        return tensor if self.order is None else tensor.index_select(dim, self.order)
+
+    def unsort(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """From longest first back to the caller's order."""
+        return tensor if self.order is None else tensor.index_select(dim, self.order.argsort())
+
+    def ends(self) -> list[tuple[int, int]]:
+        """For each step (a, b): rows a to b end there, rows before a go on."""
+        return list(zip([*self.running[1:], 0], self.running, strict=True))
+
+    def length(self, row: int) -> int:
+        """How many steps the row runs, counting in longest-first order."""
+        return sum(running > row for running in self.running)
+
+
+class Walk(NamedTuple):
+    """A finished forward pass, time-major and longest row first, with what the way back needs."""
+
+    rows: Rows
+    transition_SS: Tensor
+    likelihood_TBS: Tensor
+    belief_TBS: Tensor
+    scale_TB: Tensor
+    log_prob_TB: Tensor
+    final_BS: Tensor
+
+    def underflowed(self) -> list[int]:
+        """Rows with a scale too small to trust."""
+        low_TB = self.scale_TB < UNDERFLOW
+        return low_TB.any(0).nonzero().flatten().tolist() if bool(low_TB.any()) else []
+
+
+def _likelihoods(log_emission_TBS: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Emission probabilities divided by the best state's, and the logarithm of what was divided by."""
+    peak_TB1 = log_emission_TBS.amax(-1, keepdim=True)
+    peak_TB1 = torch.where(peak_TB1 == -torch.inf, 0.0, peak_TB1)
+    likelihood_TBS = torch.sub(log_emission_TBS, peak_TB1).exp_()
+    if rows.order is not None:  # padding may hold anything, NaN included
+        for t, running in enumerate(rows.running):
+            likelihood_TBS[t, running:] = 0.0
+            peak_TB1[t, running:] = 0.0
+    return likelihood_TBS, peak_TB1.squeeze(-1)
+
+
+def walk(
+    start_S: Tensor, transition_SS: Tensor, log_emission_TBS: Tensor, rows: Rows, belief_BS: Tensor | None
+) -> Walk:
+    """Filter a batch whose rows are sorted longest first, from the start distribution or from a carried belief."""
+    torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
+    likelihood_TBS, peak_TB = _likelihoods(log_emission_TBS, rows)
+    belief_TBS, scale_TB = torch.empty_like(likelihood_TBS), torch.ones_like(peak_TB)
+    if belief_BS is None:
+        predicted = start_S.expand(log_emission_TBS.shape[1], -1)
+        final_BS = predicted.clone()
+    else:
+        predicted = belief_BS @ transition_SS
+        final_BS = belief_BS.clone()
+    tiny = torch.finfo(likelihood_TBS.dtype).tiny
+    for t, (going_on, running) in enumerate(rows.ends()):
+        if t:
+            predicted = belief_TBS[t - 1, :running] @ transition_SS
+        belief = torch.mul(predicted[:running], likelihood_TBS[t, :running], out=belief_TBS[t, :running])
+        scale = torch.sum(belief, -1, out=scale_TB[t, :running])
+        belief.div_(scale.clamp_min(tiny).unsqueeze(-1))
+        belief_TBS[t, running:] = 0.0
+        final_BS[going_on:running] = belief[going_on:]
+    return Walk(
+        rows, transition_SS, likelihood_TBS, belief_TBS, scale_TB, scale_TB.log() + peak_TB, final_BS
+    )
+
+
+def walk_back(
+    done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gradients by the log-emissions and by the predicted beliefs, both T×B×S, of what `walk` returned.
+
+    With L = Σ w_t log c_t, c_t the scale of u_t = predicted_t ⊙ likelihood_t, and g the gradient by the belief
+    u_t / c_t, the chain rule gives ∂L/∂u_t = (w_t + g − ⟨g, belief_t⟩) / c_t. For w = 1 the numerator is the usual
+    β_t and the first result the posterior.
+    """
+    posterior_TBS, message_TBS = torch.empty_like(done.belief_TBS), torch.empty_like(done.belief_TBS)
+    grad_final_BS = torch.zeros_like(done.final_BS) if grad_final_BS is None else grad_final_BS
+    inverse_scale_TB = torch.where(done.scale_TB < UNDERFLOW, 0.0, 1.0 / done.scale_TB)
+    ends = done.rows.ends()
+    gradient = grad_final_BS[:0]
+    for t in reversed(range(len(ends))):
+        going_on, running = ends[t]
+        if going_on < running:
+            gradient = torch.cat([gradient, grad_final_BS[going_on:running]])
+        belief = done.belief_TBS[t, :running]
+        shift = grad_log_prob_TB[t, :running] - torch.linalg.vecdot(gradient, belief)
+        outer = gradient + shift.unsqueeze(-1)
+        torch.mul(outer, belief, out=posterior_TBS[t, :running])
+        outer.mul_(inverse_scale_TB[t, :running].unsqueeze(-1))
+        message = torch.mul(outer, done.likelihood_TBS[t, :running], out=message_TBS[t, :running])
+        message.clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
+        posterior_TBS[t, running:] = 0.0
+        message_TBS[t, running:] = 0.0
+        if t:
+            gradient = message @ done.transition_SS.T
+    return posterior_TBS, message_TBS

@@ -1,0 +1,244 @@
+"""The hidden Markov language model: a start, a transition and an emission, and the exact questions they answer."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trellis.errors import TrellisError
+from trellis.inference import (
+    Forward,
+    KBest,
+    Paths,
+    Samples,
+    Smoothed,
+    forward,
+    k_best,
+    log_probs,
+    posterior_entropy,
+    sample,
+    sample_posterior,
+    smooth,
+    viterbi,
+)
+from trellis.models import storage
+from trellis.models.parameters import HMMConfig, Scalar, build_parts
+
+
+class Tables(NamedTuple):
+    """The distributions an HMM stands for, as probabilities: every row of each sums to one."""
+
+    start_S: Tensor
+    transition_SS: Tensor
+    emission_SV: Tensor
+
+
+class Counts(NamedTuple):
+    """Expected counts of a batch: what Baum–Welch normalises. Emissions are V×S, as they are stored."""
+
+    log_prob_BT: Tensor
+    final_BS: Tensor
+    start_S: Tensor
+    transition_SS: Tensor
+    emission_VS: Tensor
+
+
+class HMM(nn.Module):
+    """A hidden Markov language model.
+
+    Every question takes `ids_BT` with, if rows differ in length, `lengths_B`; `missing_BT` marks tokens to
+    marginalise; `state` is the belief an earlier call ended with, and None means the start of a text.
+    """
+
+    def __init__(self, config: HMMConfig, seed: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            self.start, self.transition, self.emission = build_parts(config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
+    # Distributions
+
+    def log_start(self) -> Tensor:
+        """log p(first state), S."""
+        return self.start.logits().squeeze(0).log_softmax(-1)
+
+    def log_transition(self) -> Tensor:
+        """log p(next state | state), S×S."""
+        return self.transition.logits().log_softmax(-1)
+
+    def log_emission(self, ids_BT: Tensor, missing_BT: Tensor | None = None) -> Tensor:
+        """log p(token | state) of each token, B×T×S; zero where the token is missing."""
+        self.check_ids(ids_BT)
+        # Time-major, as the recursion reads it; each distinct word once.
+        distinct, inverse_TB = ids_BT.T.unique(return_inverse=True)
+        columns_NS = self.emission.columns(distinct)
+        log_emission = columns_NS.index_select(0, inverse_TB.flatten())
+        log_emission_BTS = log_emission.view(*inverse_TB.shape, -1).transpose(0, 1)
+        return log_emission_BTS if missing_BT is None else log_emission_BTS.masked_fill(missing_BT[..., None], 0.0)
+
+    @torch.no_grad()
+    def tables(self) -> Tables:
+        """All three distributions, whole: S×V numbers for the emission."""
+        emission_VS = self.emission.logits().log_softmax(0).exp_()
+        return Tables(self.log_start().exp(), self.log_transition().exp(), emission_VS.T)
+
+    @torch.no_grad()
+    def set_tables(self, start_S: Tensor, transition_SS: Tensor, emission_SV: Tensor) -> None:
+        """Take these probabilities as parameters; every part must be scalar. Zeros stay zeros for good."""
+        tables = (start_S[None], transition_SS, emission_SV.T)
+        for part, table in zip((self.start, self.transition, self.emission), tables, strict=True):
+            if not isinstance(part, Scalar):
+                raise TrellisError("only scalar parameters can be set to given probabilities, low-rank ones are learnt.")
+            part.table.copy_(table.log())
+
+    def check_ids(self, ids_BT: Tensor) -> None:
+        """Refuse ids outside the vocabulary before they index something else."""
+        if ids_BT.numel() and (int(ids_BT.min()) < 0 or int(ids_BT.max()) >= self.config.vocab_size):
+            bad = int(ids_BT[(ids_BT < 0) | (ids_BT >= self.config.vocab_size)][0])
+            raise TrellisError(
+                f"token id {bad} is outside the model's vocabulary of {self.config.vocab_size}: "
+                "use the tokenizer saved with the model."
+            )
+
+    # Questions
+
+    def score(
+        self,
+        ids_BT: Tensor,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """log p(token | tokens before it), B×T, and the state to carry on from. Differentiable."""
+        return log_probs(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+
+    @torch.no_grad()
+    def filter(
+        self,
+        ids_BT: Tensor,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+    ) -> Forward:
+        """The belief over states after each token."""
+        return forward(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+
+    @torch.no_grad()
+    def smooth(
+        self,
+        ids_BT: Tensor,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+    ) -> Smoothed:
+        """The posterior over states at each token given all of them, and expected transition counts."""
+        return smooth(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+
+    @torch.no_grad()
+    def viterbi(
+        self,
+        ids_BT: Tensor,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+    ) -> Paths:
+        """The most probable state path of each row."""
+        return viterbi(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+
+    @torch.no_grad()
+    def k_best(
+        self,
+        ids_BT: Tensor,
+        k: int,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+    ) -> KBest:
+        """The k most probable state paths of each row."""
+        return k_best(*self._evidence(ids_BT, missing_BT), k, lengths_B, state)
+
+    @torch.no_grad()
+    def sample_posterior(
+        self,
+        ids_BT: Tensor,
+        samples: int,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """State paths drawn from the posterior, B×N×T."""
+        return sample_posterior(
+            *self._evidence(ids_BT, missing_BT), samples, lengths_B, state, generator
+        )
+
+    @torch.no_grad()
+    def entropy(
+        self,
+        ids_BT: Tensor,
+        state: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        missing_BT: Tensor | None = None,
+    ) -> Tensor:
+        """How unsure the model is of each row's state path: the posterior's entropy in nats, B."""
+        return posterior_entropy(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+
+    @torch.no_grad()
+    def next_token(self, state: Tensor | None = None) -> Tensor:
+        """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
+        tables = self.tables()
+        belief = tables.start_S[None] if state is None else state @ tables.transition_SS
+        return (belief @ tables.emission_SV).log()
+
+    @torch.no_grad()
+    def sample(
+        self,
+        batch: int,
+        length: int,
+        state: Tensor | None = None,
+        end: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Samples:
+        """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
+        lengths_B = torch.full((batch,), length, device=self.device)
+        return sample(*self.tables(), lengths_B, state, end, generator)
+
+    @torch.no_grad()
+    def expected_counts(
+        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> Counts:
+        """Expected starts, transitions and emissions of a batch."""
+        log_start_S, log_transition_SS, log_emission_BTS = self._evidence(ids_BT, None)
+        smoothed = smooth(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, state)
+        emission_VS = smoothed.start_S.new_zeros(self.config.vocab_size, self.config.states)
+        emission_VS.index_add_(0, ids_BT.T.flatten(), smoothed.posterior_BTS.transpose(0, 1).flatten(0, 1))
+        return Counts(
+            smoothed.log_prob_BT, smoothed.final_BS, smoothed.start_S, smoothed.transition_SS, emission_VS
+        )
+
+    def _evidence(self, ids_BT: Tensor, missing_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        return self.log_start(), self.log_transition(), self.log_emission(ids_BT, missing_BT)
+
+    # Files
+
+    def save_pretrained(self, folder: str | PathLike[str], tokenizer: storage.Savable | None = None) -> None:
+        """Write `config.json`, `model.safetensors` and the tokenizer, all or nothing."""
+        storage.save(self, folder, tokenizer)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | PathLike[str]) -> HMM:
+        """Read what `save_pretrained` wrote; scores are the same to the bit."""
+        config, tensors = storage.load(folder)
+        model = cls(config)
+        storage.restore(model, tensors, folder)
+        return model

@@ -1,0 +1,86 @@
+"""Settings are frozen dataclasses; this builds them from plain mappings and explains what does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from trellis.errors import TrellisError
+
+T = TypeVar("T")
+
+
+def nearest(word: str, known: typing.Iterable[str]) -> str:
+    """The ending of an error message about an unknown word: the nearest known one, or all of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"choose from {', '.join(known)}."
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """Make a settings dataclass from a mapping, checking names and types and descending into nested settings."""
+    types_of = typing.get_type_hints(cls)
+    fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # T is a dataclass by contract
+    arguments = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise TrellisError(f"unknown setting '{where}{name}': {nearest(name, fields)}")
+        arguments[name] = _fit(types_of[name], value, f"{where}{name}")
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        missing = str(error).partition("argument")[2].strip(" s:")
+        raise TrellisError(f"the settings '{where.rstrip('.') or cls.__name__}' lack {missing}.") from None
+
+
+def _fit(kind: Any, value: Any, name: str) -> Any:
+    """The value as its declared type, or one sentence on why not."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TrellisError(f"'{name}' must be a group of settings, not {value!r}.")
+        return build(typing.cast(type, kind), value, f"{name}.")
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        if value not in options:
+            raise TrellisError(f"'{name}' cannot be {value!r}: {nearest(str(value), map(str, options))}")
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return _fit_any(options, value, name)
+    if origin in (list, tuple):
+        if not isinstance(value, list | tuple):
+            raise TrellisError(f"'{name}' must be a list, not {value!r}.")
+        return origin(_fit(options[0], item, name) for item in value)
+    return _fit_plain(kind, value, name)
+
+
+def _fit_any(options: tuple[Any, ...], value: Any, name: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    errors = []
+    for option in options:
+        if option is not type(None):
+            try:
+                return _fit(option, value, name)
+            except TrellisError as error:
+                errors.append(error)
+    raise errors[0]
+
+
+def _fit_plain(kind: type, value: Any, name: str) -> Any:
+    if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a string
+        try:
+            value = float(value)
+        except ValueError:
+            raise TrellisError(f"'{name}' must be a number, not {value!r}.") from None
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if type(value) is not kind:
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise TrellisError(f"'{name}' must be {names[kind]}, not {value!r}.")
+    return value
