@@ -1,5 +1,7 @@
 """Random models to test on, with as many impossible events as asked for."""
 
+from collections.abc import Iterator
+
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -57,3 +59,16 @@ def ragged(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | No
     log_emission_BTS[torch.arange(time) >= lengths_B[:, None]] = torch.nan
     belief_BS = random_belief(batch, states, seed, zeros) if draw(st.booleans()) else None
     return *random_hmm(states, seed, zeros), log_emission_BTS, lengths_B, belief_BS
+
+
+def rows_of(
+    log_start_S: Tensor,
+    log_transition_SS: Tensor,
+    log_emission_BTS: Tensor,
+    lengths_B: Tensor,
+    belief_BS: Tensor | None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """The rows of a batch as the reference takes them: no padding, and the belief's logarithm."""
+    for b, length in enumerate(lengths_B.tolist()):
+        log_belief_S = None if belief_BS is None else belief_BS[b].log()
+        yield log_start_S, log_transition_SS, log_emission_BTS[b, :length], log_belief_S

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from trellis.inference import paths, reference
 
-from .models import ragged, random_belief, random_hmm, random_log_emission
+from .models import ragged, random_belief, random_hmm, random_log_emission, rows_of
 
 T = torch.tensor
 
@@ -37,23 +37,17 @@ def check_row(model, best, k):
 
 @given(st.data())
 def test_k_best_are_the_best_of_all_paths(data):
-    start, transition, log_emission_BTS, lengths_B, belief_BS = data.draw(ragged())
-    k = data.draw(st.sampled_from([1, 2, 3, 7, 300]))
-    best = paths.k_best(start, transition, log_emission_BTS, k, lengths_B, belief_BS)
-    for b, length in enumerate(lengths_B.tolist()):
-        belief = None if belief_BS is None else belief_BS[b].log()
-        model = (start, transition, log_emission_BTS[b, :length], belief)
-        check_row(model, (best.log_prob_BK[b], best.states_BKT[b]), k)
+    model, k = data.draw(ragged()), data.draw(st.sampled_from([1, 2, 3, 7, 300]))
+    best = paths.k_best(*model[:3], k, *model[3:])
+    for b, row in enumerate(rows_of(*model)):
+        check_row(row, (best.log_prob_BK[b], best.states_BKT[b]), k)
 
 
 @given(ragged())
 def test_viterbi_is_the_best_of_all_paths(model):
-    start, transition, log_emission_BTS, lengths_B, belief_BS = model
     best = paths.viterbi(*model)
-    for b, length in enumerate(lengths_B.tolist()):
-        belief = None if belief_BS is None else belief_BS[b].log()
-        row = (best.log_prob_B[b : b + 1], best.states_BT[b : b + 1])
-        check_row((start, transition, log_emission_BTS[b, :length], belief), row, 1)
+    for b, row in enumerate(rows_of(*model)):
+        check_row(row, (best.log_prob_B[b : b + 1], best.states_BT[b : b + 1]), 1)
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 40])
