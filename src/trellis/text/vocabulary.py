@@ -44,7 +44,7 @@ class WordTokenizer:
 
     @classmethod
     def train(cls, documents: Iterable[str], size: int | None = None, min_count: int = 1) -> WordTokenizer:
-        """Take the `size` most frequent words, specials included, seen `min_count` times; ties by alphabet."""
+        """Take the `size` most frequent words, specials included, seen `min_count` times; ties by name."""
         smallest = len(_SPECIALS) + _FEWEST_WORDS
         if size is not None and size < smallest:
             raise TrellisError(f"A vocabulary of {size} is too small; ask for {smallest} or more.")

@@ -1,0 +1,190 @@
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trellis.errors import TrellisError
+from trellis.text import Batch, MemoryCorpus, Streams, Windows, WordTokenizer, prepare
+
+KINDS = [Streams, Windows]
+
+
+@st.composite
+def settings(draw, world: int = 1):
+    """A corpus whose ids are all different, so that a lost or doubled token cannot hide."""
+    lengths = draw(
+        st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(lambda lengths: sum(lengths) >= world)
+    )
+    ends = np.cumsum(lengths)
+    options = {
+        "batch_size": draw(st.integers(world, int(ends[-1]))),
+        "length": draw(st.integers(1, 12)),
+        "shuffle": draw(st.booleans()),
+        "seed": draw(st.integers(0, 5)),
+    }
+    return np.arange(ends[-1], dtype=np.uint16) + 1, ends, options
+
+
+def rows(batch: Batch) -> list[list[int]]:
+    return [row[:length].tolist() for row, length in zip(batch.ids, batch.lengths.tolist(), strict=True)]
+
+
+def same(one: Batch, other: Batch) -> bool:
+    equal = torch.equal(one.ids, other.ids) and torch.equal(one.lengths, other.lengths)
+    return equal and one.carried == other.carried
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=settings(), epoch=st.integers(0, 3))
+def test_every_token_comes_once_an_epoch(kind, case, epoch):
+    ids, ends, options = case
+    loader = kind(ids, ends, **options)
+    batches = list(loader.epoch(epoch))
+    tokens = [token for batch in batches for row in rows(batch) for token in row]
+    assert Counter(tokens) == Counter(ids.tolist())
+    assert len(batches) == loader.steps_per_epoch
+    assert sum(batch.tokens for batch in batches) == loader.tokens_per_epoch == len(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=settings())
+def test_batches_are_well_formed(kind, case):
+    ids, ends, options = case
+    for step, batch in enumerate(kind(ids, ends, **options).epoch(0)):
+        assert batch.ids.dtype == batch.lengths.dtype == torch.int64
+        assert 1 <= len(batch.ids) <= options["batch_size"]
+        assert batch.ids.shape == (len(batch.lengths), int(batch.lengths.max()))
+        assert 1 <= int(batch.lengths.min()) <= int(batch.lengths.max()) <= options["length"]
+        padding = torch.arange(batch.ids.shape[1]) >= batch.lengths[:, None]
+        assert torch.equal(batch.ids == 0, padding)
+        assert batch.carried == (kind is Streams and step > 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=settings(), start=st.integers(0, 40))
+def test_starting_at_a_step_is_the_same_as_skipping_to_it(kind, case, start):
+    ids, ends, options = case
+    loader = kind(ids, ends, **options)
+    skipped = islice(loader.batches(), start, start + 4)
+    resumed = islice(kind(ids, ends, **options).batches(start_step=start), 4)
+    assert all(same(*pair) for pair in zip(skipped, resumed, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", [2, 3])
+@given(data=st.data())
+def test_processes_together_see_the_rows_of_one(kind, world, data):
+    ids, ends, options = data.draw(settings(world))
+    whole = kind(ids, ends, **options)
+    parts = [kind(ids, ends, **options, rank=rank, world=world) for rank in range(world)]
+    assert {part.steps_per_epoch for part in parts} == {whole.steps_per_epoch}
+    for batch, *shares in zip(whole.epoch(1), *(part.epoch(1) for part in parts), strict=True):
+        assert rows(batch) == [row for share in shares for row in rows(share)]
+        assert {share.carried for share in shares} == {batch.carried}
+
+
+@given(case=settings())
+def test_streams_joined_are_the_documents_each_whole(case):
+    ids, ends, options = case
+    streams: list[list[int]] = [[] for _ in range(options["batch_size"])]
+    for batch in Streams(ids, ends, **options).epoch(0):
+        for stream, row in zip(streams, rows(batch), strict=False):
+            stream += row
+    assert {len(stream) for stream in streams} <= {len(ids) // len(streams), len(ids) // len(streams) + 1}
+    joined = [token for stream in streams for token in stream]
+    if not options["shuffle"]:
+        assert joined == ids.tolist()
+    for document in np.split(ids, ends[:-1]):
+        if len(document):
+            begin = joined.index(document[0])
+            assert joined[begin : begin + len(document)] == document.tolist()
+
+
+@given(case=settings())
+def test_windows_are_pieces_of_the_text(case):
+    ids, ends, options = case
+    expected = [ids[at : at + options["length"]].tolist() for at in range(0, len(ids), options["length"])]
+    found = [row for batch in Windows(ids, ends, **options).epoch(0) for row in rows(batch)]
+    assert sorted(found) == expected
+    if not options["shuffle"]:
+        assert found == expected
+
+
+def test_streams_by_hand():
+    ids = np.arange(1, 12)
+    batches = list(Streams(ids, batch_size=3, length=3, shuffle=False).epoch(0))
+    assert [rows(batch) for batch in batches] == [[[1, 2, 3], [5, 6, 7], [9, 10, 11]], [[4], [8]]]
+    assert [batch.carried for batch in batches] == [False, True]
+
+
+def test_windows_by_hand():
+    batches = list(Windows(np.arange(1, 12), batch_size=2, length=4, shuffle=False).epoch(0))
+    assert [rows(batch) for batch in batches] == [[[1, 2, 3, 4], [5, 6, 7, 8]], [[9, 10, 11]]]
+    assert batches[0].ids.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_a_process_may_have_no_rows_at_the_end():
+    last = list(Windows(np.arange(1, 10), batch_size=4, length=2, shuffle=False, rank=0, world=2).epoch(0))[
+        -1
+    ]
+    assert last.ids.shape == (0, 0)
+    assert last.tokens == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epochs_and_seeds_differ_and_repeat(kind):
+    ids, ends = np.arange(1, 101), np.arange(5, 101, 5)
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        loader = kind(ids, ends, batch_size=4, length=5, seed=seed)
+        return [row for batch in loader.epoch(epoch) for row in rows(batch)]
+
+    orders = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(one != other for number, one in enumerate(orders) for other in orders[:number])
+    assert order(1, 1) == orders[3]
+
+
+def test_resuming_far_ahead_does_not_replay():
+    loader = Windows(np.arange(1, 1001), batch_size=10, length=10)
+    assert same(next(loader.batches(10**12 + 3)), list(loader.epoch(10**11))[3])
+
+
+def test_an_id_file_brings_its_documents(tmp_path):
+    corpus = MemoryCorpus("x", tuple(f"w{number} w{number}" for number in range(20)))
+    file = prepare(corpus, WordTokenizer.train(corpus), tmp_path)
+    batch = next(Streams(file, batch_size=1, length=60).epoch(0))
+    text = batch.ids[0].reshape(20, 3)
+    assert torch.equal(text[:, 0], text[:, 1])
+    assert text[:, 2].tolist() == [1] * 20
+    assert text[:, 0].tolist() != file.ids[::3].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 11}, "10 tokens cannot fill 11 rows"),
+        ({"batch_size": 0}, "set batch_size to 1"),
+        ({"length": 0}, "set length to 1"),
+        ({"seed": -1}, "seed -1 is negative"),
+        ({"rank": 2, "world": 2}, "ranks go from 0"),
+        ({"rank": -1, "world": 2}, "ranks go from 0"),
+        ({"world": 3}, "3 processes cannot share 2 rows"),
+        ({"documents": np.array([3, 9])}, "documents' ends"),
+        ({"documents": np.array([7, 3, 10])}, "documents' ends"),
+        ({"documents": np.array([], dtype=int)}, "documents' ends"),
+        ({"ids": np.array([], dtype=int)}, "no tokens"),
+    ],
+)
+def test_bad_settings(kind, options, message):
+    with pytest.raises(TrellisError, match=message):
+        kind(**{"ids": np.arange(10), "batch_size": 2, "length": 3, **options})
+
+
+def test_there_is_no_step_before_the_first():
+    with pytest.raises(TrellisError, match="no step -1"):
+        next(Windows(np.arange(10), batch_size=2, length=3).batches(-1))

@@ -1,0 +1,95 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers import models
+
+from trellis.errors import TrellisError
+from trellis.text import SubwordTokenizer, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def bpe() -> SubwordTokenizer:
+    return SubwordTokenizer.train_bpe(["the cat sat on the mat", "the dog sat on the log"] * 10, 270)
+
+
+@given(text=st.text(st.characters(codec="utf-8")))
+def test_bytes_leave_nothing_unknown(bpe, text):
+    ids = bpe.encode(text)
+    assert all(0 <= number < bpe.vocab_size for number in ids)
+    if "<eos>" not in text:
+        assert bpe.decode(ids) == text
+    assert bpe.encode_batch([text, text]) == [ids, ids]
+
+
+def test_bpe_learns_to_the_size_asked(bpe):
+    assert (bpe.vocab_size, bpe.eos_id, bpe.unk_id) == (270, 0, None)
+    assert len(bpe.encode("the cat sat")) < len("the cat sat") / 2
+    assert bpe.token(0) == "<eos>"
+    with pytest.raises(TrellisError, match="257 tokens or more"):
+        SubwordTokenizer.train_bpe(["a"], 256)
+
+
+def test_saving_and_loading_changes_nothing(bpe, tmp_path):
+    bpe.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert isinstance(loaded, SubwordTokenizer)
+    assert loaded.fingerprint() == bpe.fingerprint()
+    assert (loaded.eos_id, loaded.unk_id) == (0, None)
+    assert loaded.encode("the dog") == bpe.encode("the dog")
+
+
+def test_llama(data_dir):
+    llama = load_tokenizer(data_dir / "tokenizers" / "llama2")
+    assert (llama.vocab_size, llama.eos_id, llama.unk_id) == (32_000, 2, 0)
+    assert [llama.token(number) for number in llama.encode("Hello world")] == ["▁Hello", "▁world"]
+    assert llama.decode(llama.encode("Hello world, déjà vu 語")) == "Hello world, déjà vu 語"
+    assert llama.id("▁world") == llama.encode("Hello world")[1]
+
+
+def test_truncation_padding_and_added_specials_in_the_file_are_ignored(bpe, tmp_path):
+    bpe.save(tmp_path)
+    theirs = HuggingFaceTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    theirs.enable_truncation(4)
+    theirs.enable_padding(length=9)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    text = "the cat sat on a hat and that was that"
+    assert load_tokenizer(tmp_path).encode(text) == load_tokenizer(tmp_path).encode_batch([text])[0]
+    assert load_tokenizer(tmp_path).encode(text) == bpe.encode(text)
+
+
+def test_the_document_end_may_be_an_object_or_unsaid(bpe, tmp_path):
+    bpe.save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": {"content": "the"}}))
+    other = load_tokenizer(tmp_path)
+    assert other.eos_id == bpe.id("the")
+    assert other.fingerprint() != bpe.fingerprint()
+    config.unlink()
+    assert load_tokenizer(tmp_path).eos_id == 0
+
+
+def test_unknown_tokens_and_ids(bpe):
+    with pytest.raises(TrellisError, match="'thé' is not in the vocabulary"):
+        bpe.id("thé")
+    for number in (-1, 270):
+        with pytest.raises(TrellisError, match="from 0 to 269"):
+            bpe.token(number)
+
+
+def test_bad_folders(tmp_path):
+    with pytest.raises(TrellisError, match=r"has no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(TrellisError, match="not a sound tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TrellisError, match=r"tokenizer_config\.json is not sound JSON"):
+        load_tokenizer(tmp_path)
+
+
+def test_one_token_is_no_vocabulary():
+    with pytest.raises(TrellisError, match="one token"):
+        SubwordTokenizer(HuggingFaceTokenizer(models.WordLevel({"a": 0}, unk_token="a")))
