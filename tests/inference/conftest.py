@@ -7,5 +7,5 @@ torch.set_num_threads(1)
 
 # The first example pays for torch's warm-up, so a deadline would only measure that; fixed examples make a
 # failure on one machine a failure on all.
-settings.register_profile("exact", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("exact", deadline=None, derandomize=True, max_examples=150)
 settings.load_profile("exact")

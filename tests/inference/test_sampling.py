@@ -36,6 +36,12 @@ def test_draw_follows_the_weights_and_never_takes_a_zero():
     assert_frequencies(draw(weight_S.expand(20_000, -1), seeded()), weight_S / weight_S.sum())
 
 
+@pytest.mark.parametrize(("uniform", "index"), [(0.0, 1), (1 - 2**-53, 4)])
+def test_draw_at_the_edges_of_the_uniform_stays_on_the_support(uniform, index, monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, uniform, dtype=torch.float64))
+    assert draw(T([[0.0, 3.0, 0.0, 1.0, 0.5, 0.0]])).tolist() == [index]
+
+
 @pytest.mark.parametrize("zeros", [0.0, 0.4])
 def test_whole_paths_come_as_often_as_their_posterior(zeros):
     """Every path's frequency, so posteriors and pairs of neighbours with it."""

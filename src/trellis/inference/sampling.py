@@ -30,10 +30,9 @@ def draw(weight_NS: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """One index a row, with probability proportional to the weights; never one of weight zero."""
     heap_NS = weight_NS.double().cumsum(-1)
     total_N1 = heap_NS[..., -1:]
+    # At most 1 − 2⁻⁵³, so that its product with the total always rounds to less than the total.
     point_N1 = torch.rand(total_N1.shape, generator=generator, dtype=torch.float64, device=weight_NS.device)
-    # A product that rounds up to the total would fall off the end.
-    point_N1 = (point_N1 * total_N1).minimum(torch.nextafter(total_N1, torch.zeros_like(total_N1)))
-    index_N1 = torch.searchsorted(heap_NS, point_N1, right=True)
+    index_N1 = torch.searchsorted(heap_NS, point_N1 * total_N1, right=True)
     return index_N1.squeeze(-1).clamp_max(weight_NS.shape[-1] - 1)
 
 
