@@ -124,6 +124,28 @@ def test_max_tokens_stops_after_the_document_that_reaches_it(tmp_path):
     ]
 
 
+def test_no_tokens_is_no_limit(tmp_path):
+    with pytest.raises(TrellisError, match="max_tokens to 1 or more"):
+        prepare(CORPUS, WORDS, tmp_path, max_tokens=0)
+
+
+def test_a_file_that_changes_under_way_is_not_kept(tmp_path, monkeypatch):
+    source = tmp_path / "a.txt"
+    source.write_text("a b\n")
+    monkeypatch.setattr(
+        ids._Writer, "_append", lambda self, *_: (source.write_text("b\n"), setattr(self, "tokens", 1))
+    )
+    with pytest.raises(TrellisError, match=r"a\.txt changed while it was read"):
+        prepare(open_corpus(source), WORDS, tmp_path / "cache")
+    assert visible(tmp_path / "cache") == []
+
+
+def test_a_cache_that_is_whole_needs_no_writing(watched, tmp_path, monkeypatch):
+    prepare(watched, WORDS, tmp_path)
+    monkeypatch.setattr(ids, "_lock", None)
+    assert len(prepare(watched, WORDS, tmp_path)) == 8
+
+
 def test_a_failure_leaves_nothing_behind(watched, tmp_path, monkeypatch):
     for failure in (KeyboardInterrupt(), RuntimeError("boom")):
         monkeypatch.setattr(Watched, "failure", failure)

@@ -61,13 +61,13 @@ def test_size_and_shares():
 def test_no_sentence_is_on_two_sides_or_twice():
     everything = [text for split in SPLITS for text in pydocs(split)]
     assert len(everything) == len(set(everything))
+    assert all(text and text == " ".join(text.split()) for text in everything)
 
 
 def test_it_reads_like_lower_case_english():
     words = Counter(word for text in pydocs("train") for word in text.split())
     assert [word for word, _ in words.most_common(3)] == ["the", ".", ","]
     assert not any(re.search("[A-Z0-9]", word[0]) for word in words if word != "N")
-    assert all(text and text == " ".join(text.split()) for text in pydocs("train"))
     assert not any(">>>" in text for text in pydocs("train"))
 
 

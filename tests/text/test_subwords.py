@@ -55,9 +55,11 @@ def test_truncation_padding_and_added_specials_in_the_file_are_ignored(bpe, tmp_
     theirs.enable_truncation(4)
     theirs.enable_padding(length=9)
     theirs.save(str(tmp_path / "tokenizer.json"))
-    text = "the cat sat on a hat and that was that"
-    assert load_tokenizer(tmp_path).encode(text) == load_tokenizer(tmp_path).encode_batch([text])[0]
-    assert load_tokenizer(tmp_path).encode(text) == bpe.encode(text)
+    texts = ["the cat sat on a hat and that was that", "the cat"]
+    loaded = load_tokenizer(tmp_path)
+    assert [loaded.encode(text) for text in texts] == loaded.encode_batch(texts)
+    assert loaded.encode_batch(texts) == bpe.encode_batch(texts)
+    assert loaded.decode(loaded.encode(texts[1])) == texts[1]
 
 
 def test_the_document_end_may_be_an_object_or_unsaid(bpe, tmp_path):

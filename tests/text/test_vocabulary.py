@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from trellis.errors import TrellisError
 from trellis.text import WordTokenizer, load_tokenizer, open_corpus
 
-DOCUMENTS = ["b a b <unk> c", "", "c <eos> d a b"]
+DOCUMENTS = ["b c b <unk> a", "", "c <eos> d a b"]
 WORDS = ("<unk>", "<eos>", "b", "a", "c", "d")
 
 

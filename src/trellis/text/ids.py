@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.progress import Progress
+from trellis.progress import Progress, short_number
 from trellis.text.corpora import Corpus
+from trellis.text.files import ignore
 from trellis.text.tokenizer import Tokenizer
 
 _FORMAT = 1  # raise it when the files or the counting change, so that old caches are not taken for new
@@ -107,30 +108,33 @@ def prepare(
     files at the same time wait for the first one to write them.
     """
     cache = Path(cache_dir) if cache_dir is not None else default_cache()
-    key = _key(corpus, tokenizer, max_tokens)
+    writer = _Writer(corpus, tokenizer, max_tokens)
+    folder = cache / writer.key()
+    if found := _whole(folder):  # before the lock, so that a cache without write permission serves too
+        return found
     with _disk_trouble(cache):
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(cache / f".{key}.lock"):
-            try:
-                return IdFile.open(cache / key)
-            except TrellisError:  # absent or damaged: both are mended by making it anew
-                _make(corpus, tokenizer, cache / key, max_tokens, quiet)
-    return IdFile.open(cache / key)
+        with _lock(folder.with_name(f".{folder.name}.lock")):
+            if not _whole(folder):
+                _make(writer, folder, quiet)
+    return IdFile.open(folder)
 
 
-def _key(corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None) -> str:
-    identity = json.dumps([_FORMAT, corpus.content_hash(), tokenizer.fingerprint(), max_tokens])
-    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+def _whole(folder: Path) -> IdFile | None:
+    """Open what is there; absent and damaged are the same, for both are mended by making it anew."""
+    try:
+        return IdFile.open(folder)
+    except TrellisError:
+        return None
 
 
-def _make(corpus: Corpus, tokenizer: Tokenizer, folder: Path, max_tokens: int | None, quiet: bool) -> None:
+def _make(writer: _Writer, folder: Path, quiet: bool) -> None:
     """Write beside the final place and rename at the end, so that what is there is always whole."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # from a process that was killed; the lock says it is gone
     try:
         partial.mkdir()
-        writer = _Writer(corpus, tokenizer, max_tokens)
-        with Progress(f"tokenising {corpus.name}", corpus.size, unit=corpus.unit, quiet=quiet) as bar:
+        with writer.progress(quiet) as bar:
             meta = writer.write(partial, bar)
         _write_whole(partial / _META, json.dumps(asdict(meta), indent=2).encode())
         shutil.rmtree(folder, ignore_errors=True)
@@ -143,28 +147,47 @@ class _Writer:
     """Encodes batches of documents and keeps count, in constant memory."""
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None) -> None:
+        if max_tokens is not None and max_tokens < 1:
+            raise TrellisError(f"{max_tokens} tokens are none; set max_tokens to 1 or more.")
         self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
+        self.content_hash, self.fingerprint = corpus.content_hash(), tokenizer.fingerprint()
         self.tokens = self.documents = self.bytes = self.words = self.unknown = 0
         self.dtype = id_dtype(tokenizer.vocab_size)
 
+    def key(self) -> str:
+        """Name the folder after all that decides its contents."""
+        identity = json.dumps([_FORMAT, self.content_hash, self.fingerprint, self.max_tokens])
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+    def progress(self, quiet: bool) -> Progress:
+        """Measure the way by the limit where there is one, by the corpus otherwise."""
+        corpus, limit = self.corpus, self.max_tokens
+        total, unit = (corpus.size, corpus.unit) if limit is None else (limit, "tok")
+        return Progress(f"tokenising {corpus.name}", total, unit=unit, quiet=quiet)
+
     def write(self, folder: Path, bar: Progress) -> IdMeta:
+        """Write both files and say what is in them."""
         with (folder / _IDS).open("wb") as ids, (folder / _DOCUMENTS).open("wb") as ends:
-            for texts in _batches(self.corpus.read(bar.advance)):
+            for texts in _batches(self.corpus.read(bar.advance if self.max_tokens is None else ignore)):
+                before = self.tokens
                 self._append(texts, ids, ends)
-                bar.advance(0, status=f"{self.tokens:,} tokens")
-                if self.max_tokens is not None and self.tokens >= self.max_tokens:
+                counted = 0 if self.max_tokens is None else self.tokens - before
+                bar.advance(counted, status=f"{short_number(self.tokens)} tokens")
+                if self._full():
                     break
             for file in (ids, ends):
                 file.flush()
                 os.fsync(file.fileno())
         if self.tokens == 0:
             raise TrellisError(f"{self.corpus.name} has no tokens; give text with words in it.")
+        if self.corpus.content_hash() != self.content_hash:
+            raise TrellisError(f"{self.corpus.name} changed while it was read; prepare it again.")
         return self._meta()
 
     def _append(self, texts: list[str], ids: BinaryIO, ends: BinaryIO) -> None:
         end = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
         for text, encoded in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
-            if self.max_tokens is not None and self.tokens >= self.max_tokens:
+            if self._full():
                 return
             encoded += end
             array = np.array(encoded, dtype=self.dtype)
@@ -177,11 +200,14 @@ class _Writer:
             ids.write(array.tobytes())
             ends.write(self.tokens.to_bytes(8, "little"))
 
+    def _full(self) -> bool:
+        return self.max_tokens is not None and self.tokens >= self.max_tokens
+
     def _meta(self) -> IdMeta:
         return IdMeta(
             corpus=self.corpus.name,
-            content_hash=self.corpus.content_hash(),
-            fingerprint=self.tokenizer.fingerprint(),
+            content_hash=self.content_hash,
+            fingerprint=self.fingerprint,
             vocab_size=self.tokenizer.vocab_size,
             eos_id=self.tokenizer.eos_id,
             tokens=self.tokens,
