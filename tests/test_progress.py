@@ -23,7 +23,7 @@ def run(stream: io.StringIO, seconds: float, *, quiet: bool = False, total: int 
     with Progress("reading", total, unit="tok", quiet=quiet, stream=stream, clock=clock) as bar:
         for _ in range(int(seconds * 2)):
             clock.now += 0.5
-            bar.advance(1, status="ppl 123.4")
+            bar.advance(1, status="ppl [123.4]")
     return stream.getvalue()
 
 
@@ -35,17 +35,17 @@ def test_short_or_quiet_work_shows_nothing(stream):
 
 def test_a_log_gets_a_line_every_ten_seconds():
     lines = run(io.StringIO(), 35).splitlines()
-    assert lines[0] == "reading 20%  2 tok/s  40s left  ppl 123.4"
+    assert lines[0] == "reading 20%  2 tok/s  40s left  ppl [123.4]"
     assert [line.split()[1] for line in lines] == ["20%", "40%", "60%"]
 
 
 def test_without_a_total_it_says_how_long_so_far():
-    assert run(io.StringIO(), 10, total=None) == "reading 20  2 tok/s  10s so far  ppl 123.4\n"
+    assert run(io.StringIO(), 10, total=None) == "reading 20  2 tok/s  10s so far  ppl [123.4]\n"
 
 
 def test_a_terminal_gets_a_bar_with_rate_time_left_and_status():
     shown = run(Terminal(), 5)
-    for part in ("reading", "10%", "2 tok/s", "45s left", "ppl 123.4"):
+    for part in ("reading", "10%", "2 tok/s", "45s left", "ppl [123.4]"):
         assert part in shown
 
 

@@ -101,8 +101,12 @@ class Progress:
 
     def _draw(self) -> None:
         if self._bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[summary]}"))
-            self._bar = RichProgress(*columns, console=Console(file=self._stream), transient=True)
+            label, summary = (
+                TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[summary]}")
+            )
+            self._bar = RichProgress(
+                label, BarColumn(), summary, console=Console(file=self._stream), transient=True
+            )
             self._bar.add_task(self.label, total=self.total, summary="")
             self._bar.start()
         task = self._bar.task_ids[0]
