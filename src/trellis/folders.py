@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -35,15 +36,31 @@ def whole_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def clear_partial(parent: Path) -> None:
+    """Delete what killed processes left half-written in `parent`."""
+    for partial in parent.glob(".*.partial"):
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def _swap(new: Path, folder: Path) -> None:
     """Rename `new` to `folder`; what stood there ends up at `new`, to be deleted."""
     if not folder.exists():
         new.rename(folder)
-        return
-    aside = new.with_suffix(".old")
-    folder.rename(aside)
-    new.rename(folder)
-    shutil.rmtree(aside, ignore_errors=True)
+    elif not _exchange(new, folder):
+        aside = new.with_suffix(".old.partial")
+        folder.rename(aside)
+        new.rename(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two names in one step, so that no moment sees neither; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(a.absolute()), here, os.fsencode(b.absolute()), exchange) == 0)
 
 
 def _to_disk(path: Path) -> None:

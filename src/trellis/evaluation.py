@@ -1,0 +1,113 @@
+"""Perplexity, defined once.
+
+Three protocols. `stream`: the text is one stream, its belief carried from the first token to the last; exact, and the
+figure to quote. `streams`: 16 parallel streams, as Chiu & Rush's authors measured. `windows`: independent windows of 64
+tokens, each from the start distribution, as Lee & Berg-Kirkpatrick measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from trellis.errors import TrellisError
+from trellis.models.scorer import Scorer, carry
+from trellis.progress import Progress
+from trellis.settings import nearest
+from trellis.text import IdFile, Streams, Windows
+
+Protocol = Literal["stream", "streams", "windows"]
+PROTOCOLS: tuple[Protocol, ...] = ("stream", "streams", "windows")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a text: the total, and what it was divided by."""
+
+    protocol: str  # how the text was cut, e.g. "windows of 64 tokens"
+    nats: float  # −log p(text), all tokens
+    tokens: int  # all of them: <eos> and <unk> count
+    unknown: int  # how many were <unk>
+    words: int  # whitespace words, and one a document for its end
+    bytes: int  # UTF-8 bytes, and one a document for its end
+    impossible_at: int | None = None  # the first token the model gives no probability, if any
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats / tokens)."""
+        return _exp(self.nats / self.tokens)
+
+    @property
+    def word_perplexity(self) -> float:
+        """exp(nats / words): comparable between vocabularies."""
+        return _exp(self.nats / self.words)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Nats in bits, over bytes: comparable between vocabularies."""
+        return self.nats / math.log(2) / self.bytes
+
+    @property
+    def unknown_rate(self) -> float:
+        """The share of tokens that were <unk>."""
+        return self.unknown / self.tokens
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every figure, for JSON."""
+        return {
+            "protocol": self.protocol,
+            "perplexity": self.perplexity,
+            "nats": self.nats,
+            "tokens": self.tokens,
+            "unknown_rate": self.unknown_rate,
+            "bits_per_byte": self.bits_per_byte,
+            "word_perplexity": self.word_perplexity,
+            "impossible_at": self.impossible_at,
+        }
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
+
+
+def _batching(ids: IdFile, protocol: str) -> tuple[str, Streams | Windows]:
+    """The protocol's full name, and its way of cutting the text."""
+    if protocol == "stream":
+        return "one stream", Streams(ids, batch_size=1, length=1024, shuffle=False)
+    if protocol == "streams":
+        rows = min(16, len(ids))
+        return f"{rows} streams", Streams(ids, batch_size=rows, length=32, shuffle=False)
+    if protocol == "windows":
+        return "windows of 64 tokens", Windows(ids, batch_size=200, length=64, shuffle=False)
+    raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
+
+
+@torch.no_grad()
+def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool = False) -> Evaluation:
+    """Score every token of a text once, by one of the protocols."""
+    name, batching = _batching(ids, protocol)
+    nats, seen, impossible_at = 0.0, 0, None
+    state = None
+    with Progress("evaluating", len(ids), unit="tokens", quiet=quiet) as bar:
+        for step, batch in enumerate(batching.epoch(0)):
+            state = carry(state, batch.carried, len(batch.ids))
+            log_prob_BT, state = model.score(batch.ids, state, batch.lengths)
+            nats -= float(log_prob_BT.double().sum())
+            if impossible_at is None and math.isinf(nats):
+                impossible_at = _first_impossible(batching, step, log_prob_BT)
+            seen += batch.tokens
+            bar.advance(batch.tokens, status=f"perplexity {_exp(nats / seen):.1f}")
+    meta = ids.meta
+    return Evaluation(name, nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
+
+
+def _first_impossible(batching: Streams | Windows, step: int, log_prob_BT: torch.Tensor) -> int:
+    """The place in the text of the first impossible token of a batch."""
+    row, column = (log_prob_BT == -torch.inf).nonzero()[0].tolist()
+    if isinstance(batching, Windows):
+        return int((step * batching.batch_size + row) * batching.length + column)
+    shortest, longer = divmod(len(batching.ids), batching.batch_size)
+    return int(row * shortest + min(row, longer) + step * batching.length + column)

@@ -1,0 +1,21 @@
+"""The contract every language model here keeps: ids and a state in, log-probabilities and the next state out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Scorer(Protocol):
+    """A language model; its state is a tensor whose first dimension is the batch."""
+
+    def score(
+        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
+
+
+def carry(state: Tensor | None, carried: bool, rows: int) -> Tensor | None:
+    """The state a batch starts from: that of the rows it goes on with, cut off from their history, or none."""
+    return state[:rows].detach() if carried and state is not None else None

@@ -1,0 +1,76 @@
+"""Checkpoints: a run's whole state at one update, as a folder that appears whole or not at all.
+
+`checkpoint-N/` is a model like any other (`config.json`, `model.safetensors`, tokenizer) with the learner's tensors
+and the loop's place beside it, so that any checkpoint can be scored, sampled from, or gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trellis.errors import TrellisError
+from trellis.folders import whole_folder
+from trellis.models import HMM, storage
+from trellis.models.storage import Savable
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands between two updates."""
+
+    step: int  # batches learnt from
+    update: int  # updates made
+    tokens: int  # tokens learnt from, in all processes
+    seconds: float  # spent learning, over all sessions
+    best: float | None  # lowest validation loss so far
+    schedule: dict[str, float]  # what the schedule remembers
+    run: str  # fingerprint of settings, corpus and vocabulary: a checkpoint of another run is refused
+
+
+def save(
+    runs: Path, model: HMM, tokenizer: Savable, place: Place, learner: dict[str, Tensor], state: Tensor | None, keep: int
+) -> Path:
+    """Write `checkpoint-N`, then delete all but the newest `keep`."""
+    folder = runs / f"checkpoint-{place.update}"
+    with whole_folder(folder) as temporary:
+        storage.write(model, temporary, tokenizer)
+        tensors = {f"learner.{name}": tensor for name, tensor in learner.items()}
+        if state is not None:
+            tensors["state"] = state
+        storage.write_tensors(temporary / "training.safetensors", tensors)
+        about = {"format": FORMAT, **asdict(place)}
+        (temporary / "place.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    for old in found(runs)[:-keep]:
+        shutil.rmtree(old)
+    return folder
+
+
+def found(runs: Path) -> list[Path]:
+    """A run's checkpoints, oldest first."""
+    numbered = [(int(p.name.removeprefix("checkpoint-")), p) for p in runs.glob("checkpoint-*") if p.name[11:].isdigit()]
+    return [path for _, path in sorted(numbered)]
+
+
+def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+    """A checkpoint's place, the model's tensors, the learner's, and the carried state."""
+    about: dict[str, Any] = storage.read_json(folder / "place.json")
+    if about.pop("format", None) != FORMAT:
+        raise TrellisError(f"{folder} was written by another version of Trellis: start a new run folder.")
+    place = Place(**about)
+    if place.run != run:
+        raise TrellisError(
+            f"{folder} belongs to a run with other settings, text or vocabulary: start a new run folder or "
+            "restore the old settings."
+        )
+    training = storage.read_tensors(folder / "training.safetensors")
+    state = training.pop("state", None)
+    learner = {name.removeprefix("learner."): tensor for name, tensor in training.items()}
+    return place, storage.read_tensors(folder / "model.safetensors"), learner, state

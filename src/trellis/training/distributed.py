@@ -1,0 +1,61 @@
+"""The one place where processes meet: sums over all of them. Alone, a process is its own sum."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class World(NamedTuple):
+    """Which process this is, of how many."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process speaks and writes for all."""
+        return self.rank == 0
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def sum(self, *numbers: float) -> tuple[float, ...]:
+        """Each number summed over all processes."""
+        total = torch.tensor(numbers, dtype=torch.float64)
+        self.sum_([total])
+        return tuple(total.tolist())
+
+    def gather_rows(self, mine_NS: Tensor, rows: int) -> Tensor:
+        """All processes' contiguous shares of `rows` rows, put together in each of them."""
+        whole = mine_NS.new_zeros(rows, mine_NS.shape[1])
+        whole[self.share(rows)][: len(mine_NS)] = mine_NS
+        self.sum_([whole])
+        return whole
+
+    def share(self, rows: int) -> slice:
+        """The rows of a batch that fall to this process."""
+        return slice(self.rank * rows // self.size, (self.rank + 1) * rows // self.size)
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """This process's place among those that torchrun started, for as long as the block lasts."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World()
+        return
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield World(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,158 @@
+"""Two ways to learn from a batch: the gradient of its likelihood, or its expected counts.
+
+Both add up what batches teach and then update once; sums over processes are taken in between, in one place.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from trellis.errors import TrellisError
+from trellis.models import HMM
+from trellis.models.parameters import Scalar
+from trellis.text import Batch
+from trellis.training.distributed import World
+from trellis.training.settings import TrainingSettings
+
+
+class Learnt(NamedTuple):
+    """What a batch cost: its nats and tokens in this process, and the state to carry on from."""
+
+    nats: float
+    tokens: int
+    state: Tensor
+
+
+class Learner(Protocol):
+    """Learns from batches, then updates the model."""
+
+    def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
+        """Add what a batch teaches."""
+
+    def update(self, tokens: float, multiplier: float) -> None:
+        """Move the parameters by what `tokens` tokens in all processes taught, at this share of the full rate."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside the model."""
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take up where a checkpoint left off."""
+
+
+def products_in(precision: str) -> AbstractContextManager[object]:
+    """A context in which matrix products have this precision."""
+    return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def check_possible(log_prob_BT: Tensor) -> None:
+    """Refuse to learn from a token of probability zero, or from numbers that are not numbers."""
+    if bool(torch.isfinite(log_prob_BT).all()):
+        return
+    row, position = (~torch.isfinite(log_prob_BT)).nonzero()[0].tolist()
+    what = "diverged: lower training.lr" if bool(log_prob_BT.isnan().any()) else "impossible: raise training.smoothing"
+    raise TrellisError(f"the token at row {row}, position {position} of the batch is {what}.")
+
+
+class GradientLearner:
+    """AdamW on the mean negative log-likelihood of a token."""
+
+    def __init__(self, model: HMM, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+        self.model, self.settings, self.world = model, settings, world
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=settings.lr,
+            betas=(settings.betas[0], settings.betas[1]),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
+        """Add the gradient of the batch's total."""
+        with products_in(self.settings.precision):
+            log_prob_BT, state = self.model.score(batch.ids, state, batch.lengths)
+            nats = -log_prob_BT.double().sum()
+            nats.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+        check_possible(log_prob_BT)
+        return Learnt(float(nats.detach()), batch.tokens, state.detach())
+
+    def update(self, tokens: float, multiplier: float) -> None:
+        """Sum gradients over processes, make them means, clip, and take a step."""
+        # A process whose share of the batch was no rows has nothing to add, but takes part in the sum.
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        self.world.sum_(gradients)
+        norm = float(torch.nn.utils.get_total_norm(gradients)) / tokens
+        scale = min(1.0, self.settings.clip / (norm + 1e-12)) / tokens
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient.mul_(scale)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.lr * multiplier
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """AdamW's moments and counts, by parameter."""
+        state = self.optimizer.state_dict()["state"]
+        return {f"{i}.{name}": tensor for i, entry in state.items() for name, tensor in entry.items()}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take up where a checkpoint left off."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            index, name = key.split(".", 1)
+            state.setdefault(int(index), {})[name] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class BaumWelchLearner:
+    """Expectation–maximisation, θ ← step · θ_new + (1 − step) · θ; a step of 1 on all the text is the classic."""
+
+    def __init__(self, model: HMM, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+        parts = (model.start, model.transition, model.emission)
+        if not all(isinstance(part, Scalar) for part in parts):
+            raise TrellisError("Baum–Welch sets probabilities one by one: make start, transition and emission scalar.")
+        self.model, self.settings, self.world = model, settings, world
+        self.counts: list[Tensor] | None = None
+
+    def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
+        """Add the batch's expected counts."""
+        with products_in(self.settings.precision):
+            found = self.model.expected_counts(batch.ids, state, batch.lengths)
+        check_possible(found.log_prob_BT)
+        new = [found.start_S, found.transition_SS, found.emission_VS]
+        self.counts = new if self.counts is None else [a.add_(b) for a, b in zip(self.counts, new, strict=True)]
+        return Learnt(-float(found.log_prob_BT.double().sum()), batch.tokens, found.final_BS)
+
+    def update(self, tokens: float, multiplier: float) -> None:
+        """Sum counts over processes, smooth, normalise, and move towards the result."""
+        if self.counts is None:  # a process whose share of the batch was no rows
+            self.counts = [torch.zeros_like(table) for table in self._tables()]
+        self.world.sum_(self.counts)
+        step = self.settings.step_size * multiplier
+        old = self._tables()
+        new = [self._normalise(count, dim) for count, dim in zip(self.counts, (0, 1, 0), strict=True)]
+        start_S, transition_SS, emission_VS = (a.lerp_(b, step) for a, b in zip(old, new, strict=True))
+        self.model.set_tables(start_S, transition_SS, emission_VS.T)
+        self.counts = None
+
+    def _tables(self) -> list[Tensor]:
+        start_S, transition_SS, emission_SV = self.model.tables()
+        return [start_S, transition_SS, emission_SV.T]
+
+    def _normalise(self, count: Tensor, dim: int) -> Tensor:
+        smoothed = count + self.settings.smoothing
+        total = smoothed.sum(dim, keepdim=True)
+        # A state that was never visited and not smoothed knows nothing: all outcomes are equal.
+        return torch.where(total > 0, smoothed / total.clamp_min(1e-30), 1.0 / count.shape[dim])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Nothing: between updates the model is all there is."""
+        return {}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take up."""

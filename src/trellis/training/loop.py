@@ -1,0 +1,264 @@
+"""The training loop: one, for every model, method and number of processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from trellis.errors import TrellisError
+from trellis.evaluation import evaluate
+from trellis.folders import clear_partial
+from trellis.models import HMM, storage
+from trellis.models.scorer import carry
+from trellis.models.storage import Savable
+from trellis.progress import Progress
+from trellis.text import IdFile, Streams, Windows
+from trellis.training import checkpoints
+from trellis.training.checkpoints import Place
+from trellis.training.distributed import World, world
+from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
+from trellis.training.metrics import Metrics
+from trellis.training.precision import check_precision
+from trellis.training.schedules import Schedule
+from trellis.training.settings import TrainingSettings
+
+
+class Stopped(Exception):
+    """Training was asked to stop and did, after writing a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run ended with."""
+
+    best: Path  # folder of the best model
+    perplexity: float | None  # its validation perplexity, if there was validation text
+    tokens: int  # learnt from
+    seconds: float  # spent learning
+
+
+def train(
+    make_model: Callable[[int], HMM],
+    tokenizer: Savable,
+    text: IdFile,
+    valid: IdFile | None,
+    settings: TrainingSettings,
+    runs: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+) -> Trained:
+    """Train a model into the folder `runs`; `make_model` makes a fresh one from a seed.
+
+    The folder gets `metrics.jsonl`, `tensorboard/`, `checkpoint-N/` and `best/`. With `resume`, the newest checkpoint
+    there goes on and the final weights are those of a run never disturbed.
+    """
+    check_precision(settings.precision)
+    if not resume and (checkpoints.found(runs) or (runs / "best").exists()):
+        raise TrellisError(f"{runs} holds a run already: go on with --resume, or choose another folder.")
+    with world() as here:
+        seed = settings.seed
+        if settings.restarts > 1:
+            seed = _best_seed(make_model, tokenizer, text, valid, settings, runs, here, quiet)
+        run = _Run(make_model(seed), tokenizer, text, valid, settings, runs, here, quiet)
+        return run.finish()
+
+
+def _best_seed(
+    make_model: Callable[[int], HMM],
+    tokenizer: Savable,
+    text: IdFile,
+    valid: IdFile | None,
+    settings: TrainingSettings,
+    runs: Path,
+    here: World,
+    quiet: bool,
+) -> int:
+    """Give each seed a few updates, and choose the one with the lowest validation perplexity."""
+    if valid is None:
+        raise TrellisError("random restarts are judged by validation text: set data.valid or training.restarts=1.")
+    results = {}
+    for seed in range(settings.seed, settings.seed + settings.restarts):
+        trial = _Run(
+            make_model(seed), tokenizer, text, valid, settings, runs / f"restart-{seed}", here, quiet,
+            updates=settings.restart_steps,
+        )  # fmt: skip
+        results[seed] = trial.finish().perplexity or math.inf
+    return min(results, key=results.__getitem__)
+
+
+class _Run:
+    """One model on its way through the text."""
+
+    def __init__(
+        self,
+        model: HMM,
+        tokenizer: Savable,
+        text: IdFile,
+        valid: IdFile | None,
+        settings: TrainingSettings,
+        runs: Path,
+        here: World,
+        quiet: bool,
+        updates: int | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.valid, self.settings = model, tokenizer, valid, settings
+        self.runs, self.world, self.quiet = runs, here, quiet or not here.chief
+        batching = Streams if settings.batching == "streams" else Windows
+        self.batching = batching(
+            text, batch_size=settings.batch_size, length=settings.length, seed=settings.seed,
+            rank=here.rank, world=here.size,
+        )  # fmt: skip
+        steps = self.batching.steps_per_epoch
+        self.per_update = steps if settings.full_batch else settings.accumulate
+        self.updates = updates or max(1, round(settings.epochs * steps / self.per_update))
+        self.validate_every = max(1, round(steps / self.per_update / settings.validations))
+        self.schedule = Schedule(settings, self.updates)
+        learner = GradientLearner if settings.method == "adamw" else BaumWelchLearner
+        self.learner: Learner = learner(model, settings, here)
+        self.state: Tensor | None = None
+        self.place = Place(0, 0, 0, 0.0, None, self.schedule.state(), self._fingerprint(text))
+
+    def _fingerprint(self, text: IdFile) -> str:
+        """What must be the same for a checkpoint to go on: all but how often to look and save."""
+        told = asdict(replace(self.settings, keep=1, checkpoint_every=1))
+        valid = self.valid.meta.content_hash if self.valid else None
+        about = [told, asdict(self.model.config), asdict(text.meta), valid, self.updates]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+    def finish(self) -> Trained:
+        """Go on from the newest checkpoint, if any, to the end."""
+        self._restore()
+        if self.place.update < self.updates:
+            self._learn()
+        perplexity = None if self.place.best is None else math.exp(self.place.best)
+        return Trained(self.runs / "best", perplexity, self.place.tokens, self.place.seconds)
+
+    def _restore(self) -> None:
+        if self.world.chief:
+            self.runs.mkdir(parents=True, exist_ok=True)
+            clear_partial(self.runs)
+        found = checkpoints.found(self.runs)
+        if not found:
+            return
+        self.place, tensors, learner, state = checkpoints.load(found[-1], self.place.run)
+        storage.restore(self.model, tensors, found[-1])
+        self.learner.restore(learner)
+        self.schedule.restore(self.place.schedule)
+        self.state = None if state is None else state[self.world.share(len(state))]
+
+    def _learn(self) -> None:
+        metrics = Metrics(self.runs, self.place.update) if self.world.chief else None
+        batches = self.batching.batches(self.place.step)
+        total = self._tokens_at(self.updates)
+        with (
+            _asked_to_stop() as stop,
+            Progress("training", total, unit="tokens", done=self.place.tokens, quiet=self.quiet) as bar,
+        ):
+            while self.place.update < self.updates:
+                loss, tokens, seconds, stopping = self._update(batches, stop)
+                update = self.place.update
+                bar.advance(tokens, status=f"perplexity {_perplexity(loss):.1f}")
+                if metrics:
+                    lr = self.settings.lr * self.schedule.at(update - 1)
+                    metrics.write(update, loss=loss, lr=lr, tokens=self.place.tokens, tokens_per_second=tokens / seconds)
+                last = update == self.updates
+                if last or update % self.validate_every == 0:
+                    self._validate(metrics)
+                if last or stopping or update % self.settings.checkpoint_every == 0:
+                    self._checkpoint()
+                if stopping and not last:
+                    raise Stopped(f"stopped after update {update} of {self.updates}; --resume goes on from there.")
+        if metrics:
+            metrics.close()
+
+    def _tokens_at(self, update: int) -> int:
+        """Tokens seen after so many updates, for the progress bar."""
+        return round(self.batching.tokens_per_epoch * update * self.per_update / self.batching.steps_per_epoch)
+
+    def _update(self, batches: Iterator[Any], stop: list[int]) -> tuple[float, int, float, bool]:
+        """Learn from the batches of one update, and make it: its mean loss, tokens, seconds, and whether to stop."""
+        began, nats, tokens = time.monotonic(), 0.0, 0
+        for _ in range(self.per_update):
+            batch = next(batches)
+            if len(batch.ids) == 0:
+                continue
+            state = carry(self.state, batch.carried, len(batch.ids))
+            learnt = self.learner.learn(batch, state)
+            nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
+        nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
+        self.learner.update(everyones, self.schedule.at(self.place.update))
+        seconds = time.monotonic() - began
+        self.place = replace(
+            self.place,
+            step=self.place.step + self.per_update,
+            update=self.place.update + 1,
+            tokens=self.place.tokens + int(everyones),
+            seconds=self.place.seconds + seconds,
+        )
+        return nats / everyones, int(everyones), seconds, stopping > 0
+
+    def _validate(self, metrics: Metrics | None) -> None:
+        """Measure on validation text, and keep the model if it is the best so far; with none, keep the last."""
+        if self.valid is None:
+            if self.place.update == self.updates:
+                self._keep_best()
+            return
+        protocol = "streams" if self.settings.batching == "streams" else "windows"
+        found = evaluate(self.model, self.valid, protocol, quiet=True) if self.world.chief else None
+        (loss,) = self.world.sum(found.nats / found.tokens if found else 0.0)
+        self.schedule.validated(loss)
+        if self.place.best is None or loss < self.place.best:
+            self.place = replace(self.place, best=loss)
+            self._keep_best()
+        self.place = replace(self.place, schedule=self.schedule.state())
+        if metrics:
+            metrics.write(self.place.update, valid_loss=loss, valid_perplexity=_perplexity(loss))
+
+    def _keep_best(self) -> None:
+        if self.world.chief:
+            storage.save(self.model, self.runs / "best", self.tokenizer)
+
+    def _checkpoint(self) -> None:
+        state = self.state
+        if state is not None and self.world.size > 1:
+            state = self.world.gather_rows(state, self.settings.batch_size)
+        if self.settings.batching != "streams":
+            state = None  # windows carry nothing
+        if self.world.chief:
+            checkpoints.save(
+                self.runs, self.model, self.tokenizer, self.place, self.learner.tensors(), state, self.settings.keep
+            )
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """A list that SIGTERM or Ctrl-C puts something in; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

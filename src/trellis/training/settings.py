@@ -1,0 +1,61 @@
+"""How to train: every setting, with its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trellis.errors import TrellisError
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """A training run. `epochs`, `batch_size` and the rest count over all processes together."""
+
+    method: Literal["adamw", "baum_welch"] = "adamw"  # gradient of the marginal likelihood, or expected counts
+    batching: Literal["windows", "streams"] = "windows"  # independent windows, or streams that carry the belief
+    batch_size: int = 200  # rows in a batch
+    length: int = 64  # tokens in a row
+    accumulate: int = 1  # batches to one update
+    epochs: float = 1.0  # passes over the training text
+    seed: int = 0  # of the parameters, the order of the text and everything else
+
+    lr: float = 0.05  # AdamW: highest learning rate
+    betas: tuple[float, ...] = (0.9, 0.95)  # AdamW: decay of the gradient's first and second moment
+    weight_decay: float = 0.0  # AdamW: decoupled weight decay
+    clip: float = 5.0  # AdamW: largest norm of the gradient of the mean loss
+    schedule: Literal["cosine", "plateau", "constant"] = "cosine"  # how the rate falls after the warm-up
+    warmup: float = 0.05  # share of the run over which the rate, or the step size, rises from zero
+    final: float = 0.1  # cosine: the last rate, as a share of the highest
+    patience: int = 4  # plateau: validations without improvement before the rate falls
+    factor: float = 0.25  # plateau: by what it falls
+
+    full_batch: bool = False  # Baum–Welch: one update an epoch, from the counts of all of it
+    step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ, scheduled like the rate
+    smoothing: float = 1e-3  # Baum–Welch: added to every count, so that no probability locks at zero
+
+    restarts: int = 1  # seeds to try; the best on validation goes on
+    restart_steps: int = 100  # updates each of them gets before the choice
+
+    validations: float = 4.0  # validations an epoch
+    checkpoint_every: int = 200  # updates between checkpoints
+    keep: int = 2  # newest checkpoints kept
+    precision: Literal["float32", "bf16"] = "float32"  # of the matrix products
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "length", "accumulate", "restarts", "restart_steps", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise TrellisError(f"training.{name} must be at least 1, not {getattr(self, name)}.")
+        for name in ("epochs", "lr", "clip", "step_size", "validations"):
+            if not getattr(self, name) > 0:
+                raise TrellisError(f"training.{name} must be above 0, not {getattr(self, name)}.")
+        for name in ("warmup", "final", "step_size", "factor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise TrellisError(f"training.{name} must lie between 0 and 1, not {getattr(self, name)}.")
+        for name in ("smoothing", "weight_decay", "patience"):
+            if getattr(self, name) < 0:
+                raise TrellisError(f"training.{name} cannot be negative, as {getattr(self, name)} is.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise TrellisError(f"training.betas must be two numbers from 0 up to 1, not {list(self.betas)}.")
+        if self.full_batch and self.method != "baum_welch":
+            raise TrellisError("training.full_batch is for Baum–Welch: set training.method=baum_welch too.")
