@@ -104,9 +104,7 @@ class Progress:
             label, summary = (
                 TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[summary]}")
             )
-            self._bar = RichProgress(
-                label, BarColumn(), summary, console=Console(file=self._stream), transient=True
-            )
+            self._bar = RichProgress(label, BarColumn(), summary, console=Console(file=self._stream), transient=True)
             self._bar.add_task(self.label, total=self.total, summary="")
             self._bar.start()
         task = self._bar.task_ids[0]

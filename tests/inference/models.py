@@ -15,9 +15,7 @@ def _with_zeros(prob: Tensor, zeros: float, generator: torch.Generator) -> Tenso
     return prob / prob.sum(-1, keepdim=True)
 
 
-def random_hmm(
-    states: int, seed: int, zeros: float = 0.0, dtype: torch.dtype = torch.float64
-) -> tuple[Tensor, Tensor]:
+def random_hmm(states: int, seed: int, zeros: float = 0.0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """(log_start_S, log_transition_SS), peaked so that states differ; a share `zeros` of entries is −inf."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2.0 * torch.randn(states + 1, states, generator=generator, dtype=torch.float64)

@@ -23,9 +23,7 @@ def test_large_models_agree_with_the_reference():
     model = (start, transition, log_emission_BTS, lengths_B, random_belief(3, 50, seed=0))
     truth = torch.stack([reference.posterior_entropy(*row) for row in rows_of(*model)])
     assert_close(posterior_entropy(*model), truth)
-    assert_close(
-        posterior_entropy(*(x.float() for x in model[:3]), lengths_B, model[4]), truth, rtol=1e-5, atol=0
-    )
+    assert_close(posterior_entropy(*(x.float() for x in model[:3]), lengths_B, model[4]), truth, rtol=1e-5, atol=0)
 
 
 def test_nothing_known_is_the_entropy_of_the_chain():

@@ -81,9 +81,7 @@ def test_hmmlearn_agrees_on_the_best_path(case, hmmlearn):
 def test_dynamax_agrees_on_filtering(case, dynamax):
     ours = forward(*case.batch)
     for b, (log_start_S, log_transition_SS, log_emission_TS) in enumerate(case.rows()):
-        post = dynamax.hmm_filter(
-            log_start_S.exp().numpy(), log_transition_SS.exp().numpy(), log_emission_TS.numpy()
-        )
+        post = dynamax.hmm_filter(log_start_S.exp().numpy(), log_transition_SS.exp().numpy(), log_emission_TS.numpy())
         assert float(ours.log_prob_BT[b].sum()) == pytest.approx(float(post.marginal_loglik))
         assert_close(ours.belief_BTS[b], theirs(post.filtered_probs))
         filtered = reference.filter(log_start_S, log_transition_SS, log_emission_TS)
@@ -93,9 +91,7 @@ def test_dynamax_agrees_on_filtering(case, dynamax):
 def test_dynamax_agrees_on_posteriors_and_counts(case, dynamax):
     for log_start_S, log_transition_SS, log_emission_TS in case.rows():
         counts = reference.expected_counts(log_start_S, log_transition_SS, log_emission_TS)
-        post = dynamax.hmm_smoother(
-            log_start_S.exp().numpy(), log_transition_SS.exp().numpy(), log_emission_TS.numpy()
-        )
+        post = dynamax.hmm_smoother(log_start_S.exp().numpy(), log_transition_SS.exp().numpy(), log_emission_TS.numpy())
         assert_close(counts.posterior_TS, theirs(post.smoothed_probs))
         assert_close(counts.transition_SS, theirs(post.trans_probs))
         assert float(counts.log_prob_T.sum()) == pytest.approx(float(post.marginal_loglik))

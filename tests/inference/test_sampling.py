@@ -101,9 +101,7 @@ def test_paths_through_beliefs_below_float32_are_drawn_too():
 def test_a_seed_repeats_its_draws():
     start, transition = random_hmm(5, seed=5)
     log_emission_BTS = random_log_emission(2, 6, 5, seed=5)
-    first, second = (
-        sample_posterior(start, transition, log_emission_BTS, 7, generator=seeded(8)) for _ in "ab"
-    )
+    first, second = (sample_posterior(start, transition, log_emission_BTS, 7, generator=seeded(8)) for _ in "ab")
     assert torch.equal(first, second)
 
 
@@ -134,9 +132,7 @@ def test_sampling_carries_on_from_a_belief():
 def test_ragged_samples_stop_at_their_length_or_the_end_token():
     start, transition = (x.exp() for x in random_hmm(3, seed=8))
     lengths_B = T([9, 0, 4, 9]).repeat(50)
-    drawn = sample(
-        start, transition, emission_table(3, 5, seed=9), lengths_B, end_token=2, generator=seeded()
-    )
+    drawn = sample(start, transition, emission_table(3, 5, seed=9), lengths_B, end_token=2, generator=seeded())
     assert torch.equal(drawn.states_BT < 0, drawn.tokens_BT < 0)
     assert torch.equal((drawn.tokens_BT >= 0).sum(1), drawn.lengths_B)
     for tokens_T, asked, length in zip(drawn.tokens_BT, lengths_B, drawn.lengths_B, strict=True):

@@ -16,9 +16,7 @@ KINDS = [Streams, Windows]
 @st.composite
 def settings(draw, world: int = 1):
     """A corpus whose ids are all different, so that a lost or doubled token cannot hide."""
-    lengths = draw(
-        st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(lambda lengths: sum(lengths) >= world)
-    )
+    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(lambda lengths: sum(lengths) >= world))
     ends = np.cumsum(lengths)
     options = {
         "batch_size": draw(st.integers(world, int(ends[-1]))),
@@ -128,9 +126,7 @@ def test_windows_by_hand():
 
 
 def test_a_process_may_have_no_rows_at_the_end():
-    last = list(Windows(np.arange(1, 10), batch_size=4, length=2, shuffle=False, rank=0, world=2).epoch(0))[
-        -1
-    ]
+    last = list(Windows(np.arange(1, 10), batch_size=4, length=2, shuffle=False, rank=0, world=2).epoch(0))[-1]
     assert last.ids.shape == (0, 0)
     assert last.tokens == 0
 

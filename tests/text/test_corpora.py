@@ -51,9 +51,7 @@ def test_paths_are_corpora_and_size_counts_their_bytes(tmp_path):
 
 
 def test_a_hash_tells_where_documents_end():
-    hashes = {
-        MemoryCorpus("x", docs).content_hash() for docs in (("ab",), ("a", "b"), ("b", "a"), ("a", "b", ""))
-    }
+    hashes = {MemoryCorpus("x", docs).content_hash() for docs in (("ab",), ("a", "b"), ("b", "a"), ("a", "b", ""))}
     assert len(hashes) == 4
 
 

@@ -132,9 +132,7 @@ def test_no_tokens_is_no_limit(tmp_path):
 def test_a_file_that_changes_under_way_is_not_kept(tmp_path, monkeypatch):
     source = tmp_path / "a.txt"
     source.write_text("a b\n")
-    monkeypatch.setattr(
-        ids._Writer, "_append", lambda self, *_: (source.write_text("b\n"), setattr(self, "tokens", 1))
-    )
+    monkeypatch.setattr(ids._Writer, "_append", lambda self, *_: (source.write_text("b\n"), setattr(self, "tokens", 1)))
     with pytest.raises(TrellisError, match=r"a\.txt changed while it was read"):
         prepare(open_corpus(source), WORDS, tmp_path / "cache")
     assert visible(tmp_path / "cache") == []
@@ -165,9 +163,7 @@ def test_a_full_disk_is_said_and_tidied_up(watched, tmp_path, monkeypatch, code)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
 def test_a_disk_that_fills_while_writing(tmp_path, monkeypatch):
     real = Path.open
-    monkeypatch.setattr(
-        Path, "open", lambda p, *a, **k: real(Path("/dev/full") if p.name == "ids.bin" else p, *a, **k)
-    )
+    monkeypatch.setattr(Path, "open", lambda p, *a, **k: real(Path("/dev/full") if p.name == "ids.bin" else p, *a, **k))
     with pytest.raises(TrellisError, match="full; make room"):
         prepare(CORPUS, WORDS, tmp_path)
     assert visible(tmp_path) == []

@@ -35,9 +35,7 @@ def test_published_vocabularies(data_dir, name, types):
     assert tokenizer.words[2] == "the"
 
 
-@given(
-    documents=st.lists(st.text("abcé語 \t\n\x1c\x85\u2028", max_size=30)), text=st.text("abcé語 \x1d\x1f\n")
-)
+@given(documents=st.lists(st.text("abcé語 \t\n\x1c\x85\u2028", max_size=30)), text=st.text("abcé語 \x1d\x1f\n"))
 def test_hugging_face_reads_the_same_ids_from_the_folder(documents, text, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "words"
     tokenizer = WordTokenizer.train(["a b", *documents])

@@ -31,9 +31,7 @@ def posterior_entropy(
     for row in (least_B < UNDERFLOW).nonzero().flatten().tolist():
         log_belief_S = None if belief_BS is None else belief_BS[row].double().log()
         log_emission_TS = log_emission_BTS[row, : int(lengths_B[row])]
-        entropy_B[row] = reference.posterior_entropy(
-            log_start_S, log_transition_SS, log_emission_TS, log_belief_S
-        )
+        entropy_B[row] = reference.posterior_entropy(log_start_S, log_transition_SS, log_emission_TS, log_belief_S)
     return entropy_B
 
 

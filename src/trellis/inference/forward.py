@@ -106,9 +106,7 @@ def forward(
     with torch.no_grad():
         _, done, _ = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
         unsort = done.rows.unsort
-        return Forward(
-            unsort(done.log_prob_TB, 1).T, unsort(done.belief_TBS, 1).transpose(0, 1), unsort(done.final_BS)
-        )
+        return Forward(unsort(done.log_prob_TB, 1).T, unsort(done.belief_TBS, 1).transpose(0, 1), unsort(done.final_BS))
 
 
 def smooth(
@@ -138,7 +136,7 @@ class _LogProbs(torch.autograd.Function):
     """`forward` with a custom backward: autograd sees one step, not one a token."""
 
     @staticmethod
-    def forward(  # type: ignore[override]  # autograd.Function is untyped in its arguments
+    def forward(
         ctx: Any,
         log_start_S: Tensor,
         log_transition_SS: Tensor,
@@ -146,15 +144,13 @@ class _LogProbs(torch.autograd.Function):
         lengths_B: Tensor | None,
         belief_BS: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        problem, done, rescued = _solve(
-            log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS
-        )
+        problem, done, rescued = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
         ctx.solved = (problem, done, rescued)
         # Clones: an output that its own backward holds would keep the whole pass alive for ever.
         return done.rows.unsort(done.log_prob_TB, 1).T.clone(), done.rows.unsort(done.final_BS).clone()
 
     @staticmethod
-    def backward(ctx: Any, grad_log_prob_BT: Tensor, grad_final_BS: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # as above
+    def backward(ctx: Any, grad_log_prob_BT: Tensor, grad_final_BS: Tensor) -> tuple[Tensor | None, ...]:
         problem, done, rescued = ctx.solved
         sort, unsort = done.rows.sort, done.rows.unsort
         start_S, transition_SS, posterior_TBS, message_BS = _counts(
@@ -176,4 +172,4 @@ def log_probs(
     Differentiable in every tensor: the gradient of the summed log-probabilities by `log_transition_SS` is the
     expected number of transitions, by `log_emission_BTS` the posterior.
     """
-    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)  # type: ignore[no-any-return]  # apply is untyped

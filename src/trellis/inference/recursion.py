@@ -100,14 +100,10 @@ def walk(
         belief.div_(scale.clamp_min(tiny).unsqueeze(-1))
         belief_TBS[t, running:] = 0.0
         final_BS[going_on:running] = belief[going_on:]
-    return Walk(
-        rows, transition_SS, likelihood_TBS, belief_TBS, scale_TB, scale_TB.log() + peak_TB, final_BS
-    )
+    return Walk(rows, transition_SS, likelihood_TBS, belief_TBS, scale_TB, scale_TB.log() + peak_TB, final_BS)
 
 
-def walk_back(
-    done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def walk_back(done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Gradients by the log-emissions and by the predicted beliefs, both T×B×S, of what `walk` returned.
 
     With L = Σ w_t log c_t, c_t the scale of u_t = predicted_t ⊙ likelihood_t, and g the gradient by the belief

@@ -231,9 +231,7 @@ class Enumeration(NamedTuple):
     def entropy(self) -> Tensor:
         """−Σ_z p(z | o) log p(z | o); −inf if no path is possible."""
         weights_N = self.weights()
-        return (
-            torch.special.entr(weights_N).sum() if weights_N.any() else torch.full_like(weights_N[0], NEVER)
-        )
+        return torch.special.entr(weights_N).sum() if weights_N.any() else torch.full_like(weights_N[0], NEVER)
 
 
 def enumerate_paths(

@@ -70,9 +70,7 @@ def rescued_counts(
             "weigh whole sequences, not single tokens."
         )
     log_belief_S = None if belief_BS is None else belief_BS[row].log()
-    counts = reference.expected_counts(
-        log_start_S, log_transition_SS, log_emission_TBS[:length, row], log_belief_S
-    )
+    counts = reference.expected_counts(log_start_S, log_transition_SS, log_emission_TBS[:length, row], log_belief_S)
     return counts._replace(
         start_S=counts.start_S * weight,
         transition_SS=counts.transition_SS * weight,

@@ -52,9 +52,7 @@ def sample(
     batch, time = len(lengths_B), int(lengths_B.max()) if len(lengths_B) else 0
     states_BT, tokens_BT = lengths_B.new_full((2, batch, time), -1, dtype=torch.int64)
     lengths_B = lengths_B.clone()
-    weight_BS = (
-        start_S.expand(batch, -1) if belief_BS is None else belief_BS.to(transition_SS) @ transition_SS
-    )
+    weight_BS = start_S.expand(batch, -1) if belief_BS is None else belief_BS.to(transition_SS) @ transition_SS
     for t in range(time):
         rows = (lengths_B > t).nonzero().flatten()
         weight = weight_BS[rows] if t == 0 else transition_SS[states_BT[rows, t - 1]]
@@ -127,9 +125,7 @@ def _backward_in_log_space(
     generator: torch.Generator | None,
 ) -> Tensor:
     """The same draws for one row whose only paths run through beliefs too small for float32; (samples, T)."""
-    log_belief_TS = reference.filter(
-        log_start_S, log_transition_SS, log_emission_TS, log_belief_S
-    ).log_belief_TS
+    log_belief_TS = reference.filter(log_start_S, log_transition_SS, log_emission_TS, log_belief_S).log_belief_TS
     log_into_SS = log_transition_SS.double().T
     states: list[Tensor] = []
     for log_belief_S in log_belief_TS.flip(0):

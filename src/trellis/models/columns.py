@@ -21,13 +21,13 @@ def _log_total(slices: list[Tensor]) -> Tensor:
 
 class _ScalarColumns(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_VS: Tensor, ids_N: Tensor) -> Tensor:  # type: ignore[override]  # autograd.Function is untyped in its arguments
+    def forward(ctx: Any, logits_VS: Tensor, ids_N: Tensor) -> Tensor:
         log_total_S = _log_total([torch.logsumexp(part, 0) for part in logits_VS.split(SLICE)])
         ctx.save_for_backward(logits_VS, ids_N, log_total_S)
         return logits_VS.index_select(0, ids_N).sub_(log_total_S)
 
     @staticmethod
-    def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]  # as above
+    def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, None]:
         logits_VS, ids_N, log_total_S = ctx.saved_tensors
         less_S = -grad_NS.sum(0)
         grad_VS = torch.empty_like(logits_VS)
@@ -38,13 +38,13 @@ class _ScalarColumns(torch.autograd.Function):
 
 class _LowRankColumns(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:  # type: ignore[override]  # as above
+    def forward(ctx: Any, words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
         log_total_S = _log_total([torch.logsumexp(part @ states_SR.T, 0) for part in words_VR.split(SLICE)])
         ctx.save_for_backward(words_VR, states_SR, ids_N, log_total_S)
         return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
 
     @staticmethod
-    def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]  # as above
+    def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, Tensor, None]:
         words_VR, states_SR, ids_N, log_total_S = ctx.saved_tensors
         less_S = -grad_NS.sum(0)
         grad_VR = torch.empty_like(words_VR)
@@ -58,9 +58,9 @@ class _LowRankColumns(torch.autograd.Function):
 
 def scalar_columns(logits_VS: Tensor, ids_N: Tensor) -> Tensor:
     """log softmax of `logits_VS` over the vocabulary, at the words `ids_N`: N×S."""
-    return _ScalarColumns.apply(logits_VS, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    return _ScalarColumns.apply(logits_VS, ids_N)  # type: ignore[no-any-return]  # apply is untyped
 
 
 def low_rank_columns(words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
     """The same for logits = words · statesᵀ, of which the whole never exists."""
-    return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return]  # apply is untyped

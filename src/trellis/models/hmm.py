@@ -98,7 +98,9 @@ class HMM(nn.Module):
         tables = (start_S[None], transition_SS, emission_SV.T)
         for part, table in zip((self.start, self.transition, self.emission), tables, strict=True):
             if not isinstance(part, Scalar):
-                raise TrellisError("only scalar parameters can be set to given probabilities, low-rank ones are learnt.")
+                raise TrellisError(
+                    "only scalar parameters can be set to given probabilities, low-rank ones are learnt."
+                )
             part.table.copy_(table.log())
 
     def check_ids(self, ids_BT: Tensor) -> None:
@@ -178,9 +180,7 @@ class HMM(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """State paths drawn from the posterior, B×N×T."""
-        return sample_posterior(
-            *self._evidence(ids_BT, missing_BT), samples, lengths_B, state, generator
-        )
+        return sample_posterior(*self._evidence(ids_BT, missing_BT), samples, lengths_B, state, generator)
 
     @torch.no_grad()
     def entropy(
@@ -214,17 +214,13 @@ class HMM(nn.Module):
         return sample(*self.tables(), lengths_B, state, end, generator)
 
     @torch.no_grad()
-    def expected_counts(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> Counts:
+    def expected_counts(self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None) -> Counts:
         """Expected starts, transitions and emissions of a batch."""
         log_start_S, log_transition_SS, log_emission_BTS = self._evidence(ids_BT, None)
         smoothed = smooth(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, state)
         emission_VS = smoothed.start_S.new_zeros(self.config.vocab_size, self.config.states)
         emission_VS.index_add_(0, ids_BT.T.flatten(), smoothed.posterior_BTS.transpose(0, 1).flatten(0, 1))
-        return Counts(
-            smoothed.log_prob_BT, smoothed.final_BS, smoothed.start_S, smoothed.transition_SS, emission_VS
-        )
+        return Counts(smoothed.log_prob_BT, smoothed.final_BS, smoothed.start_S, smoothed.transition_SS, emission_VS)
 
     def _evidence(self, ids_BT: Tensor, missing_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         return self.log_start(), self.log_transition(), self.log_emission(ids_BT, missing_BT)

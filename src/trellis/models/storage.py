@@ -6,7 +6,7 @@ import dataclasses
 import json
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +17,9 @@ from trellis.errors import TrellisError
 from trellis.folders import whole_folder
 from trellis.models.parameters import HMMConfig
 from trellis.settings import build
+
+if TYPE_CHECKING:
+    from trellis.models.hmm import HMM
 
 FORMAT = 1
 
@@ -31,22 +34,15 @@ class Savable(Protocol):
         """Hash of all that decides the ids."""
 
 
-class Configured(Protocol):
-    """A model, as far as a file cares."""
-
-    config: HMMConfig
-
-
-def save(model: nn.Module, folder: str | PathLike[str], tokenizer: Savable | None) -> None:
+def save(model: HMM, folder: str | PathLike[str], tokenizer: Savable | None) -> None:
     """Write the model and its tokenizer as one folder, all or nothing."""
     with whole_folder(folder) as temporary:
         write(model, temporary, tokenizer)
 
 
-def write(model: nn.Module, folder: Path, tokenizer: Savable | None) -> None:
+def write(model: HMM, folder: Path, tokenizer: Savable | None) -> None:
     """Write the files of a model into a folder that somebody else makes whole."""
-    config = dataclasses.asdict(model.config)  # type: ignore[arg-type]  # nn.Module hides attribute types
-    about: dict[str, Any] = {"model_type": "trellis_hmm", "format": FORMAT, **config}
+    about: dict[str, Any] = {"model_type": "trellis_hmm", "format": FORMAT, **dataclasses.asdict(model.config)}
     if tokenizer is not None:
         tokenizer.save(folder)
         about["tokenizer"] = tokenizer.fingerprint()

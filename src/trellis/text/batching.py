@@ -179,9 +179,7 @@ def _gather(
 def _check_documents(documents: NDArray[Any] | None, tokens: int) -> Offsets:
     ends = np.array([tokens], dtype=np.int64) if documents is None else np.asarray(documents, dtype=np.int64)
     if len(ends) == 0 or ends[-1] != tokens or ends[0] < 0 or bool(np.any(np.diff(ends) < 0)):
-        raise TrellisError(
-            f"The documents' ends must rise to the {tokens} tokens there are; prepare the ids again."
-        )
+        raise TrellisError(f"The documents' ends must rise to the {tokens} tokens there are; prepare the ids again.")
     return ends
 
 

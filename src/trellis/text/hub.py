@@ -87,9 +87,7 @@ class HubCorpus:
 
     def _out_of_reach(self, error: Exception) -> TrellisError:
         reason = type(error).__name__
-        return TrellisError(
-            f"The Hugging Face hub did not give {self.name} ({reason}); try again, or {self.remedy}."
-        )
+        return TrellisError(f"The Hugging Face hub did not give {self.name} ({reason}); try again, or {self.remedy}.")
 
 
 def _import(module: str, corpus: HubCorpus) -> Any:
@@ -97,6 +95,4 @@ def _import(module: str, corpus: HubCorpus) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise TrellisError(
-            f'To fetch {corpus.name} run pip install "trellis-lm[hub]", or {corpus.remedy}.'
-        ) from error
+        raise TrellisError(f'To fetch {corpus.name} run pip install "trellis-lm[hub]", or {corpus.remedy}.') from error

@@ -75,9 +75,7 @@ class IdFile:
         for name, size in sizes.items():
             file = path / name
             if not file.is_file() or file.stat().st_size != size:
-                raise TrellisError(
-                    f"{file} is missing or cut short; delete {path} and prepare the corpus again."
-                )
+                raise TrellisError(f"{file} is missing or cut short; delete {path} and prepare the corpus again.")
         return cls(path, meta)
 
     def check(self, vocab_size: int) -> None:
@@ -266,11 +264,7 @@ def _disk_trouble(cache: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise TrellisError(
-                f"The disk of {cache} is full; make room or set TRELLIS_CACHE elsewhere."
-            ) from error
+            raise TrellisError(f"The disk of {cache} is full; make room or set TRELLIS_CACHE elsewhere.") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise TrellisError(
-                f"{cache} cannot be written; set TRELLIS_CACHE to a folder that can."
-            ) from error
+            raise TrellisError(f"{cache} cannot be written; set TRELLIS_CACHE to a folder that can.") from error
         raise

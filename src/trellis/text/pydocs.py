@@ -127,9 +127,7 @@ def prose(paragraph: str) -> Iterator[str]:
     """Give a paragraph's sentences, leaving out what does not read like English."""
     text = _MARKUP.sub("", _ROLE.sub("", paragraph)).replace("::", ":")
     start = 0
-    ends = [
-        match for match in _SENTENCE_END.finditer(text) if not _ABBREVIATION.search(text[: match.start()])
-    ]
+    ends = [match for match in _SENTENCE_END.finditer(text) if not _ABBREVIATION.search(text[: match.start()])]
     for end in [*(match.end() for match in ends), len(text)]:
         sentence = text[start:end].strip()
         start = end

@@ -31,9 +31,7 @@ _BYTES = 256
 class SubwordTokenizer:
     """A `tokenizers` tokenizer that adds no special tokens and never cuts or pads a document."""
 
-    def __init__(
-        self, tokenizer: HuggingFaceTokenizer, eos: str | None = None, unk: str | None = None
-    ) -> None:
+    def __init__(self, tokenizer: HuggingFaceTokenizer, eos: str | None = None, unk: str | None = None) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer, self._eos, self._unk = tokenizer, eos, unk
@@ -51,9 +49,7 @@ class SubwordTokenizer:
         try:
             tokenizer = HuggingFaceTokenizer.from_file(str(path))
         except Exception as error:  # the Rust side raises plain Exception
-            raise TrellisError(
-                f"{path} is not a sound tokenizer ({error}); fetch or save it again."
-            ) from error
+            raise TrellisError(f"{path} is not a sound tokenizer ({error}); fetch or save it again.") from error
         config = read_config(Path(folder))
         eos = _spelling(config.get("eos_token"))
         if eos is None:
@@ -65,9 +61,7 @@ class SubwordTokenizer:
     def train_bpe(cls, documents: Iterable[str], size: int) -> SubwordTokenizer:
         """Learn byte-level BPE: every byte is a token, so nothing is ever unknown; `<eos>` has id 0."""
         if size <= _BYTES:
-            raise TrellisError(
-                f"A byte-level vocabulary needs {_BYTES + 1} tokens or more; ask for a larger size."
-            )
+            raise TrellisError(f"A byte-level vocabulary needs {_BYTES + 1} tokens or more; ask for a larger size.")
         tokenizer = HuggingFaceTokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()

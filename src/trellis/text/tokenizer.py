@@ -81,9 +81,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise TrellisError(
-            f"{path} is not sound JSON ({error}); fetch or save the tokenizer again."
-        ) from error
+        raise TrellisError(f"{path} is not sound JSON ({error}); fetch or save the tokenizer again.") from error
     if not isinstance(value, dict):
         raise TrellisError(f"{path} is not a JSON object; fetch or save the tokenizer again.")
     return value

@@ -36,7 +36,13 @@ class Place:
 
 
 def save(
-    runs: Path, model: HMM, tokenizer: Savable, place: Place, learner: dict[str, Tensor], state: Tensor | None, keep: int
+    runs: Path,
+    model: HMM,
+    tokenizer: Savable,
+    place: Place,
+    learner: dict[str, Tensor],
+    state: Tensor | None,
+    keep: int,
 ) -> Path:
     """Write `checkpoint-N`, then delete all but the newest `keep`."""
     folder = runs / f"checkpoint-{place.update}"
@@ -55,7 +61,9 @@ def save(
 
 def found(runs: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
-    numbered = [(int(p.name.removeprefix("checkpoint-")), p) for p in runs.glob("checkpoint-*") if p.name[11:].isdigit()]
+    numbered = [
+        (int(p.name.removeprefix("checkpoint-")), p) for p in runs.glob("checkpoint-*") if p.name[11:].isdigit()
+    ]
     return [path for _, path in sorted(numbered)]
 
 

@@ -76,7 +76,7 @@ class GradientLearner:
         with products_in(self.settings.precision):
             log_prob_BT, state = self.model.score(batch.ids, state, batch.lengths)
             nats = -log_prob_BT.double().sum()
-            nats.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+            nats.backward()
         check_possible(log_prob_BT)
         return Learnt(float(nats.detach()), batch.tokens, state.detach())
 

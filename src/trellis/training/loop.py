@@ -34,7 +34,7 @@ from trellis.training.schedules import Schedule
 from trellis.training.settings import TrainingSettings
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
     """Training was asked to stop and did, after writing a checkpoint."""
 
 
@@ -172,7 +172,9 @@ class _Run:
                 bar.advance(tokens, status=f"perplexity {_perplexity(loss):.1f}")
                 if metrics:
                     lr = self.settings.lr * self.schedule.at(update - 1)
-                    metrics.write(update, loss=loss, lr=lr, tokens=self.place.tokens, tokens_per_second=tokens / seconds)
+                    metrics.write(
+                        update, loss=loss, lr=lr, tokens=self.place.tokens, tokens_per_second=tokens / seconds
+                    )
                 last = update == self.updates
                 if last or update % self.validate_every == 0:
                     self._validate(metrics)
@@ -238,7 +240,13 @@ class _Run:
             state = None  # windows carry nothing
         if self.world.chief:
             checkpoints.save(
-                self.runs, self.model, self.tokenizer, self.place, self.learner.tensors(), state, self.settings.keep
+                self.runs,
+                self.model,
+                self.tokenizer,
+                self.place,
+                self.learner.tensors(),
+                state,
+                self.settings.keep,
             )
 
 

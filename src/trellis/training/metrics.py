@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -16,7 +15,7 @@ class Metrics:
         self.path = runs / "metrics.jsonl"
         self._forget_after(update)
         self.file = self.path.open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(runs / "tensorboard"), purge_step=update + 1)  # type: ignore[no-untyped-call]  # untyped in torch
+        self.board = SummaryWriter(str(runs / "tensorboard"), purge_step=update + 1)
 
     def _forget_after(self, update: int) -> None:
         if not self.path.exists():
@@ -24,19 +23,19 @@ class Metrics:
         kept = [line for line in self.path.read_text(encoding="utf-8").splitlines() if _update_of(line) <= update]
         partial = self.path.with_suffix(".partial")
         partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        os.replace(partial, self.path)
+        partial.replace(self.path)
 
     def write(self, update: int, **numbers: float) -> None:
         """Note these numbers at this update."""
         self.file.write(json.dumps({"update": update, **numbers}) + "\n")
         self.file.flush()
         for name, number in numbers.items():
-            self.board.add_scalar(name, number, update)  # type: ignore[no-untyped-call]  # untyped in torch
+            self.board.add_scalar(name, number, update)
 
     def close(self) -> None:
         """Finish both files."""
         self.file.close()
-        self.board.close()  # type: ignore[no-untyped-call]  # untyped in torch
+        self.board.close()
 
 
 def _update_of(line: str) -> float:

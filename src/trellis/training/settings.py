@@ -43,7 +43,15 @@ class TrainingSettings:
     precision: Literal["float32", "bf16"] = "float32"  # of the matrix products
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "length", "accumulate", "restarts", "restart_steps", "checkpoint_every", "keep"):
+        for name in (
+            "batch_size",
+            "length",
+            "accumulate",
+            "restarts",
+            "restart_steps",
+            "checkpoint_every",
+            "keep",
+        ):
             if getattr(self, name) < 1:
                 raise TrellisError(f"training.{name} must be at least 1, not {getattr(self, name)}.")
         for name in ("epochs", "lr", "clip", "step_size", "validations"):
