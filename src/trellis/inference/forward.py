@@ -172,4 +172,4 @@ def log_probs(
     Differentiable in every tensor: the gradient of the summed log-probabilities by `log_transition_SS` is the
     expected number of transitions, by `log_emission_BTS` the posterior.
     """
-    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)  # type: ignore[no-any-return]  # apply is untyped
+    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -58,9 +58,9 @@ class _LowRankColumns(torch.autograd.Function):
 
 def scalar_columns(logits_VS: Tensor, ids_N: Tensor) -> Tensor:
     """log softmax of `logits_VS` over the vocabulary, at the words `ids_N`: N×S."""
-    return _ScalarColumns.apply(logits_VS, ids_N)  # type: ignore[no-any-return]  # apply is untyped
+    return _ScalarColumns.apply(logits_VS, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
 
 
 def low_rank_columns(words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
     """The same for logits = words · statesᵀ, of which the whole never exists."""
-    return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return]  # apply is untyped
+    return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
