@@ -1,0 +1,72 @@
+"""How Trellis's training step grows along each axis of its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bench.contenders import TRELLIS
+from bench.problem import Problem
+from bench.worker import ContenderError, Sample, Worker
+
+CENTRE = Problem(states=512, words=10_000, batch=64, length=64)
+AXES: Mapping[str, tuple[int, ...]] = {
+    "states": (64, 128, 256, 512, 1024, 2048, 4096),
+    "words": (1_000, 3_200, 10_000, 32_000, 100_000),
+    "batch": (1, 4, 16, 64, 256),
+    "length": (16, 64, 256, 1024),
+}
+QUICK_CENTRE = Problem(states=32, words=200, batch=4, length=8, rank=8)
+QUICK_AXES: Mapping[str, tuple[int, ...]] = {"states": (16, 32)}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A training step at one size."""
+
+    problem: Problem
+    samples: tuple[Sample, ...]
+    failure: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Size, speed and memory, beside what holding batch × time × states² floats would take."""
+        size = self.problem
+        known = {**asdict(size), "square_bytes": 4 * size.tokens * size.states**2, "failure": self.failure}
+        if not self.samples:
+            return known
+        best = min(sample.seconds for sample in self.samples)
+        return {
+            **known,
+            "seconds": [sample.seconds for sample in self.samples],
+            "tokens_per_second": size.tokens / best,
+            "peak_bytes": max(sample.peak_bytes for sample in self.samples),
+        }
+
+
+def measure(problem: Problem, repeats: int, limit: float) -> Point:
+    """Steps at one size in a fresh process; the first, which faults in memory, does not count."""
+    try:
+        with Worker(TRELLIS, problem, limit) as worker:
+            worker.call("step")
+            return Point(problem, tuple(worker.call("step") for _ in range(repeats)))
+    except ContenderError as error:
+        return Point(problem, (), str(error))
+
+
+def sizes(centre: Problem, axes: Mapping[str, Iterable[int]]) -> dict[str, list[Problem]]:
+    """Each axis as problems that differ from the centre along it alone."""
+    return {axis: [replace(centre, **{axis: value}) for value in values] for axis, values in axes.items()}
+
+
+def grow(
+    axes: Mapping[str, list[Problem]], repeats: int, limit: float, say: Callable[[str], None] = lambda _: None
+) -> dict[str, list[Point]]:
+    """Measure every axis; sizes that axes share are measured once."""
+    known: dict[Problem, Point] = {}
+    for axis, problems in axes.items():
+        for problem in problems:
+            if problem not in known:
+                known[problem] = measure(problem, repeats, limit)
+            say(f"{axis} {getattr(problem, axis):,}")
+    return {axis: [known[problem] for problem in problems] for axis, problems in axes.items()}

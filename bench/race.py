@@ -1,0 +1,154 @@
+"""The race: every contender on the same problem, timed only once it has given the right answer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from bench.contenders import FAST, SLOW, Entry
+from bench.problem import Problem
+from bench.worker import ContenderError, Pass, Sample, Worker
+
+# Single precision keeps seven digits, and errors of thousands of tokens largely cancel in the total.
+TOLERANCE = 1e-5
+IN_A_ROW = 2  # calls at each turn, so that half of them find caches as they left them
+PASSES: tuple[Pass, ...] = ("step", "evaluate")
+
+
+@dataclass
+class Timing:
+    """The samples of one pass of one contender."""
+
+    tokens: int  # of the batch it was given
+    samples: list[Sample] = field(default_factory=list)
+    failure: str | None = None  # why there are no samples, or no more
+
+    def as_dict(self) -> dict[str, Any]:
+        """Best and median, and the samples behind them."""
+        if not self.samples:
+            return {"failure": self.failure or "not timed"}
+        seconds = [sample.seconds for sample in self.samples]
+        best, median = min(seconds), statistics.median(seconds)
+        return {
+            "seconds": seconds,
+            "best_seconds": best,
+            "median_seconds": median,
+            "tokens_per_second": self.tokens / best,
+            "median_tokens_per_second": self.tokens / median,
+            "peak_bytes": max(sample.peak_bytes for sample in self.samples),
+        }
+
+
+@dataclass
+class Lap:
+    """One contender on one problem."""
+
+    entry: Entry
+    rows: int
+    tokens: int
+    truth: float
+    found: float | None = None
+    failure: str | None = None
+    timings: dict[Pass, Timing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.timings = {name: Timing(self.tokens) for name in PASSES}
+
+    def check(self, found: float) -> None:
+        """Take the contender's log-likelihood, and refuse to time one that computes something else."""
+        self.found = found
+        if not abs(found - self.truth) <= TOLERANCE * abs(self.truth):
+            raise ContenderError(f"computes a log-likelihood of {found:.2f}, not {self.truth:.2f}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything known about it."""
+        return {
+            "contender": self.entry.name,
+            "note": self.entry.note,
+            "sequences": self.rows,
+            "tokens": self.tokens,
+            "environment": dict(self.entry.environment),
+            "log_likelihood": self.found,
+            "expected_log_likelihood": self.truth,
+            "failure": self.failure,
+            **{name: timing.as_dict() for name, timing in self.timings.items()},
+        }
+
+
+def installed(entry: Entry) -> bool:
+    """Whether the contender's libraries are here."""
+    return all(find_spec(name) is not None for name in entry.needs)
+
+
+def _lap(entry: Entry, problem: Problem, log_likelihood_B: Any) -> Lap:
+    rows = entry.rows_of(problem)
+    return Lap(entry, rows, rows * problem.length, float(log_likelihood_B[:rows].sum()))
+
+
+def _warm_up(worker: Worker, lap: Lap) -> None:
+    """The answer, and one uncounted call of each pass: first calls compile and fault in memory."""
+    lap.check(float(worker.call("evaluate").value or 0.0))
+    if worker.entry.warm_up:
+        worker.call("step")
+
+
+def _enter(stack: ExitStack, worker: Worker, lap: Lap) -> bool:
+    """Wait for the worker, check it and warm it up; say whether it may race."""
+    try:
+        stack.enter_context(worker)
+        _warm_up(worker, lap)
+    except ContenderError as error:
+        lap.failure = str(error)
+    return lap.failure is None
+
+
+def _run(laps: list[Lap], problem: Problem, rounds: int, limit: float, say: Callable[[str], None]) -> None:
+    """All these contenders at once, taking turns; only one ever computes."""
+    with ExitStack() as stack:
+        workers = [(Worker(lap.entry, problem, limit), lap) for lap in laps]  # which import at the same time
+        running = [(worker, lap) for worker, lap in workers if _enter(stack, worker, lap)]
+        for turn in range(rounds):
+            for worker, lap in list(running):
+                if lap.entry.repeats is not None and turn:
+                    continue
+                if not _turn(worker, lap, lap.entry.repeats or IN_A_ROW):
+                    running.remove((worker, lap))
+                say(lap.entry.name)
+
+
+def _turn(worker: Worker, lap: Lap, calls: int) -> bool:
+    """Time both passes, and say whether the worker lived; evaluations first, as they are likelier to survive."""
+    order: tuple[Pass, ...] = ("evaluate", "step")
+    for wanted in order:
+        timing = lap.timings[wanted]
+        try:
+            timing.samples += [worker.call(wanted) for _ in range(calls)]
+        except ContenderError as error:
+            timing.failure = str(error)
+            return False
+    return True
+
+
+def race(
+    problem: Problem,
+    rounds: int,
+    limit: float,
+    entries: Iterable[Entry] = (*FAST, *SLOW),
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Lap]:
+    """Time a training step and an evaluation pass of each contender; the fast ones in turns, the slow alone."""
+    log_likelihood_B = problem.log_likelihoods()
+    laps = [_lap(entry, problem, log_likelihood_B) for entry in entries]
+    for lap in laps:
+        if not installed(lap.entry):
+            lap.failure = f"not installed: {', '.join(lap.entry.needs)}"
+    present = [lap for lap in laps if lap.failure is None]
+    _run([lap for lap in present if lap.entry in FAST], problem, rounds, limit, say)
+    for lap in present:
+        if lap.entry not in FAST:
+            _run([lap], problem, 1, limit, say)
+    return laps
