@@ -26,6 +26,7 @@ from trellis.inference import (
 )
 from trellis.models import storage
 from trellis.models.parameters import HMMConfig, Scalar, build_parts
+from trellis.models.scorer import check_ids
 
 
 class Tables(NamedTuple):
@@ -105,12 +106,7 @@ class HMM(nn.Module):
 
     def check_ids(self, ids_BT: Tensor) -> None:
         """Refuse ids outside the vocabulary before they index something else."""
-        if ids_BT.numel() and (int(ids_BT.min()) < 0 or int(ids_BT.max()) >= self.config.vocab_size):
-            bad = int(ids_BT[(ids_BT < 0) | (ids_BT >= self.config.vocab_size)][0])
-            raise TrellisError(
-                f"token id {bad} is outside the model's vocabulary of {self.config.vocab_size}: "
-                "use the tokenizer saved with the model."
-            )
+        check_ids(ids_BT, self.config.vocab_size)
 
     # Questions
 

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from trellis.errors import TrellisError
+
 
 class Scorer(Protocol):
     """A language model; its state is a tensor whose first dimension is the batch."""
@@ -19,3 +21,12 @@ class Scorer(Protocol):
 def carry(state: Tensor | None, carried: bool, rows: int) -> Tensor | None:
     """The state a batch starts from: that of the rows it goes on with, cut off from their history, or none."""
     return state[:rows].detach() if carried and state is not None else None
+
+
+def check_ids(ids: Tensor, vocab_size: int) -> None:
+    """Refuse ids outside the vocabulary before they index something else."""
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
+        raise TrellisError(
+            f"token id {bad} is outside the model's vocabulary of {vocab_size}: use the tokenizer saved with the model."
+        )
