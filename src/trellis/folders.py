@@ -13,15 +13,17 @@ from pathlib import Path
 
 from trellis.errors import TrellisError
 
+ANOTHER = "choose another folder"
+
 
 @contextmanager
-def whole_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
+def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER) -> Iterator[Path]:
     """A temporary folder to fill, which takes the place of `folder` once everything in it is on the disk.
 
     If anything fails, `folder` is as it was before.
     """
     folder = Path(folder)
-    with disk_trouble(folder):
+    with disk_trouble(folder, remedy):
         folder.parent.mkdir(parents=True, exist_ok=True)
         # The leading dot and the suffix keep a half-written folder from ever being listed as a finished one.
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".partial", dir=folder.parent))
@@ -36,9 +38,9 @@ def whole_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def clear_partial(parent: Path) -> None:
-    """Delete what killed processes left half-written in `parent`."""
-    for partial in parent.glob(".*.partial"):
+def clear_partial(parent: Path, name: str = "*") -> None:
+    """Delete what killed processes left half-written in `parent` of folders of that name."""
+    for partial in parent.glob(f".{name}-*.partial"):
         shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -72,13 +74,13 @@ def _to_disk(path: Path) -> None:
 
 
 @contextmanager
-def disk_trouble(where: Path) -> Iterator[None]:
-    """Turn a full or forbidden disk into one sentence."""
+def disk_trouble(where: Path, remedy: str = ANOTHER) -> Iterator[None]:
+    """Turn a full or forbidden disk into one sentence; a file larger than allowed counts as full."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise TrellisError(f"the disk is full: make room for {where} and run again.") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise TrellisError(f"the disk of {where} is full; make room or {remedy}.") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise TrellisError(f"{where} cannot be written: choose a folder that can.") from error
+            raise TrellisError(f"{where} cannot be written; {remedy}.") from error
         raise

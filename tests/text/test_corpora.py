@@ -58,9 +58,9 @@ def test_a_hash_tells_where_documents_end():
 @pytest.mark.parametrize(
     ("source", "split", "message"),
     [
-        ("wikitext2", "train", r"did you mean wikitext-2\?"),
-        ("pydoc", "train", r"did you mean pydocs\?"),
-        ("zzzzz", "train", "use a path or one of pydocs, ptb"),
+        ("wikitext2", "train", r"did you mean 'wikitext-2'\?"),
+        ("pydoc", "train", r"did you mean 'pydocs'\?"),
+        ("zzzzz", "train", "choose from openmix, ptb, pydocs"),
         ("some/where.txt", "train", r"no file some/where\.txt"),
         ("pydocs", "dev", "use train, valid or test"),
         ([], "train", "at least one"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from trellis.errors import TrellisError
+from trellis.settings import nearest
 from trellis.text.files import Advance, check_files, hash_files, ignore, read_documents
 from trellis.text.hub import HUB, HubCorpus
 from trellis.text.pydocs import pydocs
@@ -152,6 +152,4 @@ def _looks_like_a_name(source: str) -> bool:
 
 
 def _unknown_name(name: str) -> str:
-    nearest = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}" if nearest else f"use a path or one of {', '.join(NAMES)}"
-    return f"There is no corpus or file called {name!r}; {hint}{'?' if nearest else '.'}"
+    return f"there is no corpus or file called {name!r}: {nearest(name, NAMES)}"

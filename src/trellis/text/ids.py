@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -18,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
+from trellis.folders import clear_partial, disk_trouble, whole_folder
 from trellis.progress import Progress, short_number
 from trellis.text.corpora import Corpus
 from trellis.text.files import ignore
 from trellis.text.tokenizer import Tokenizer
 
 _FORMAT = 1  # raise it when the files or the counting change, so that old caches are not taken for new
+_REMEDY = "set TRELLIS_CACHE to another folder"
 _IDS, _DOCUMENTS, _META = "ids.bin", "documents.bin", "meta.json"
 _BATCH_CHARACTERS = 1 << 20  # text encoded at a time: bounds memory, and feeds every tokenizer thread
 
@@ -110,11 +110,14 @@ def prepare(
     folder = cache / writer.key()
     if found := _whole(folder):  # before the lock, so that a cache without write permission serves too
         return found
-    with _disk_trouble(cache):
+    with disk_trouble(cache, _REMEDY):
         cache.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_name(f".{folder.name}.lock")):
             if not _whole(folder):
-                _make(writer, folder, quiet)
+                clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
+                with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
+                    meta = writer.write(partial, bar)
+                    (partial / _META).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
     return IdFile.open(folder)
 
 
@@ -124,21 +127,6 @@ def _whole(folder: Path) -> IdFile | None:
         return IdFile.open(folder)
     except TrellisError:
         return None
-
-
-def _make(writer: _Writer, folder: Path, quiet: bool) -> None:
-    """Write beside the final place and rename at the end, so that what is there is always whole."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # from a process that was killed; the lock says it is gone
-    try:
-        partial.mkdir()
-        with writer.progress(quiet) as bar:
-            meta = writer.write(partial, bar)
-        _write_whole(partial / _META, json.dumps(asdict(meta), indent=2).encode())
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 class _Writer:
@@ -173,9 +161,6 @@ class _Writer:
                 bar.advance(counted, status=f"{short_number(self.tokens)} tokens")
                 if self._full():
                     break
-            for file in (ids, ends):
-                file.flush()
-                os.fsync(file.fileno())
         if self.tokens == 0:
             raise TrellisError(f"{self.corpus.name} has no tokens; give text with words in it.")
         if self.corpus.content_hash() != self.content_hash:
@@ -243,28 +228,9 @@ def _read_meta(folder: Path) -> IdMeta:
     return meta
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Let one process write; the system frees the lock of a process that dies."""
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-@contextmanager
-def _disk_trouble(cache: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise TrellisError(f"The disk of {cache} is full; make room or set TRELLIS_CACHE elsewhere.") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise TrellisError(f"{cache} cannot be written; set TRELLIS_CACHE to a folder that can.") from error
-        raise
