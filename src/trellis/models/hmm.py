@@ -96,12 +96,10 @@ class HMM(nn.Module):
     @torch.no_grad()
     def set_tables(self, start_S: Tensor, transition_SS: Tensor, emission_SV: Tensor) -> None:
         """Take these probabilities as parameters; every part must be scalar. Zeros stay zeros for good."""
-        tables = (start_S[None], transition_SS, emission_SV.T)
-        for part, table in zip((self.start, self.transition, self.emission), tables, strict=True):
-            if not isinstance(part, Scalar):
-                raise TrellisError(
-                    "only scalar parameters can be set to given probabilities, low-rank ones are learnt."
-                )
+        parts = [part for part in (self.start, self.transition, self.emission) if isinstance(part, Scalar)]
+        if len(parts) < 3:
+            raise TrellisError("only scalar parameters can be set to given probabilities, low-rank ones are learnt.")
+        for part, table in zip(parts, (start_S[None], transition_SS, emission_SV.T), strict=True):
             part.table.copy_(table.log())
 
     def check_ids(self, ids_BT: Tensor) -> None:
