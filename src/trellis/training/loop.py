@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from os import PathLike
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,7 +55,7 @@ def train(
     text: IdFile,
     valid: IdFile | None,
     settings: TrainingSettings,
-    runs: Path,
+    runs: str | PathLike[str],
     *,
     resume: bool = False,
     quiet: bool = False,
@@ -65,6 +66,7 @@ def train(
     there goes on and the final weights are those of a run never disturbed.
     """
     check_precision(settings.precision)
+    runs = Path(runs)
     if not resume and (checkpoints.found(runs) or (runs / "best").exists()):
         raise TrellisError(f"{runs} holds a run already: go on with --resume, or choose another folder.")
     with world() as here:
