@@ -1,0 +1,77 @@
+"""The command `trellis`: text in, models and answers out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from trellis.cli import decode, evaluate, inspect, prepare, sample, score, train
+from trellis.cli.terminal import say
+from trellis.errors import TrellisError
+
+ABOUT = """Hidden Markov language models: train them, measure them, ask them exact questions.
+
+Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 2 something to
+mend (said in one sentence), 3 training stopped as asked and can be resumed, 130 interrupted.
+"""
+START = "Start here:\n\ntrellis train model.states=64\n\ntrellis sample runs/pydocs-64"
+
+app = typer.Typer(
+    help=ABOUT, epilog=START, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+for command in (prepare, train, evaluate, score, decode, sample, inspect):
+    app.command(command.__name__.rpartition(".")[2], epilog=command.EXAMPLE)(command.run)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; what the user can mend comes as one sentence on standard error, without a traceback."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="trellis", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except TrellisError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:
+        return _nobody_listens()
+    except MemoryError:
+        return _refuse("there is not enough memory: ask for fewer states, a smaller batch or a shorter text.")
+    except OSError as error:
+        return _refuse(_disk_sentence(error))
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        return _refuse("there is not enough memory: ask for fewer states, a smaller batch or a shorter text.")
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # typer's own errors about options and arguments
+        if usage is None:
+            raise
+        return _refuse(" ".join(usage().split()) + " Add --help to see what there is.")
+    if code == 130:
+        say("interrupted")
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(sentence: str) -> int:
+    rank = os.environ.get("RANK", "0")
+    say(f"error: {sentence}" if rank == "0" else f"error in process {rank}: {sentence}")
+    return 2
+
+
+def _disk_sentence(error: OSError) -> str:
+    where = f" at {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"the disk is full{where}: make room and run again, training with --resume."
+    return f"{error.strerror or error}{where}."
+
+
+def _nobody_listens() -> int:
+    """The reader of our output has gone, as `head` does: say nothing, and let nothing be flushed to it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141

@@ -1,0 +1,131 @@
+"""`trellis decode`: the hidden states behind sentences."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from trellis.cli.terminal import DataDir, Eos, Files, Json, Model, Split, Threads, print_json, print_row
+from trellis.errors import TrellisError
+
+if TYPE_CHECKING:
+    import torch
+
+    from trellis.cli.lines import Line
+    from trellis.models import HMM
+
+EXAMPLE = (
+    "Examples:\n\necho 'the cat sat' | trellis decode runs/pydocs-64 --k 3\n\n"
+    "trellis decode runs/ptb-512 a.txt --posterior --entropy --json"
+)
+HEADS = {"paths": ["ln p"], "posterior": [], "samples": ["draw"]}
+
+
+def run(
+    model: Model,
+    files: Files = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="How many of the most probable paths.")] = 1,
+    posterior: Annotated[
+        bool, typer.Option("--posterior", help="The most probable state at each position, with its probability.")
+    ] = False,
+    samples: Annotated[int, typer.Option(min=0, help="Draw so many paths from the posterior instead.")] = 0,
+    entropy: Annotated[
+        bool, typer.Option("--entropy", help="Also how unsure the path is: its posterior's entropy in nats.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of --samples.")] = 0,
+    eos: Eos = True,
+    split: Split = "test",
+    json: Json = False,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the most probable state path of each line (Viterbi) as word/state.
+
+    Columns are separated by tabs; ln p is that of the path and the words together. A word written `<mask>` is missing.
+    """
+    if (k > 1) + posterior + (samples > 0) > 1:
+        raise TrellisError("--k, --posterior and --samples are different questions: ask one at a time.")
+    import torch
+
+    from trellis.cli.lines import batches, read_lines, read_texts
+    from trellis.cli.texts import load_model
+
+    texts = read_texts(files or [], split, data_dir)
+    loaded = load_model(model)
+    kind = "posterior" if posterior else "samples" if samples else "paths"
+    ask = _Question(loaded.model, kind, samples or k, entropy, torch.Generator().manual_seed(seed))
+    if not json:
+        print_row("line", *HEADS[kind], *(["entropy"] if entropy else []), "states")
+    for group in batches(read_lines(texts, loaded.tokenizer, eos)):
+        for line, answer in _answers(ask, group):
+            words = line.spelling(loaded.tokenizer)
+            if json:
+                print_json({"line": line.number, "text": line.text, "tokens": words, **answer})
+            else:
+                _print(line, words, answer)
+        if sys.stdin.isatty():
+            sys.stdout.flush()
+
+
+class _Question(NamedTuple):
+    model: HMM
+    kind: str  # paths, posterior or samples
+    number: int
+    entropy: bool
+    generator: torch.Generator
+
+
+def _answers(ask: _Question, group: list[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """What to say of each line; an empty one has the empty path."""
+    from trellis.cli.lines import tensors
+
+    full = [line for line in group if line.ids]
+    ids_BT, lengths_B, missing_BT = tensors(full) if full else (None, None, None)
+    found: dict[int, dict[str, Any]] = {line.number: {ask.kind: []} for line in group}
+    if ids_BT is not None:
+        evidence = {"lengths_B": lengths_B, "missing_BT": missing_BT}
+        for line, answer in zip(full, _ask(ask, ids_BT, evidence, full), strict=True):
+            found[line.number] = answer
+        if ask.entropy:
+            for line, nats in zip(full, ask.model.entropy(ids_BT, **evidence).tolist(), strict=True):
+                found[line.number]["entropy"] = nats
+    yield from ((line, found[line.number]) for line in group)
+
+
+def _ask(ask: _Question, ids_BT: torch.Tensor, evidence: dict[str, Any], lines: list[Line]) -> Iterator[dict[str, Any]]:
+    if ask.kind == "paths":
+        # More paths than there are come back as impossible ones, which are left out.
+        best = ask.model.k_best(ids_BT, ask.number, **evidence)
+        for line, log_probs, states in zip(lines, best.log_prob_BK.tolist(), best.states_BKT.tolist(), strict=True):
+            pairs = [(p, path[: len(line.ids)]) for p, path in zip(log_probs, states, strict=True) if path[0] >= 0]
+            yield {"paths": [{"log_prob": p, "states": path} for p, path in pairs]}
+    elif ask.kind == "posterior":
+        smoothed = ask.model.smooth(ids_BT, **evidence)
+        probability_BT, state_BT = smoothed.posterior_BTS.max(-1)
+        impossible_B = (smoothed.log_prob_BT.sum(-1) == -float("inf")).tolist()
+        for row, line in enumerate(lines):
+            probabilities, states = (x[row, : len(line.ids)].tolist() for x in (probability_BT, state_BT))
+            path = [] if impossible_B[row] else [{"probabilities": probabilities, "states": states}]
+            yield {"posterior": path}
+    else:
+        states_BNT = ask.model.sample_posterior(ids_BT, ask.number, **evidence, generator=ask.generator)
+        for line, paths in zip(lines, states_BNT.tolist(), strict=True):
+            yield {"samples": [{"states": path[: len(line.ids)]} for path in paths if path[0] >= 0]}
+
+
+def _print(line: Line, words: list[str], answer: dict[str, Any]) -> None:
+    kind = next(name for name in ("paths", "posterior", "samples") if name in answer)
+    entropy = [f"{answer['entropy']:.4f}"] if "entropy" in answer else []
+    if not answer[kind] and words:
+        print_row(line.number, "impossible: no path of states can emit this line")
+    for draw, path in enumerate(answer[kind], start=1):
+        head = [f"{path['log_prob']:.4f}"] if kind == "paths" else [str(draw)] if kind == "samples" else []
+        marks = path.get("probabilities") or [None] * len(words)
+        spelt = [
+            f"{word}/{state}" + ("" if mark is None else f":{mark:.2f}")
+            for word, state, mark in zip(words, path["states"], marks, strict=True)
+        ]
+        print_row(line.number, *head, *entropy, " ".join(spelt))

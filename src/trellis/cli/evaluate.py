@@ -1,0 +1,81 @@
+"""`trellis evaluate`: perplexity, with everything it was divided by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trellis.cli.terminal import DataDir, Json, Model, Threads, figure, print_figures, print_json, say
+
+if TYPE_CHECKING:
+    from trellis.evaluation import Evaluation
+    from trellis.text import IdFile, Tokenizer
+
+EXAMPLE = "Examples:\n\ntrellis evaluate runs/ptb-512 ptb --split test\n\ntrellis evaluate runs/ptb-512 my.txt --json"
+
+
+def run(
+    model: Model,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CORPUS",
+            help="A corpus by name, files, -, or a folder of trellis prepare. (default: the run's own)",
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="stream: one, exact; streams: 16 in parallel; windows: of 64 tokens, each from the start distribution."
+        ),
+    ] = "stream",
+    json: Json = False,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Measure a model on a text, tokenised with the model's own tokenizer."""
+    from trellis import evaluate
+    from trellis.cli.texts import evaluation_ids, load_model
+    from trellis.errors import TrellisError
+    from trellis.evaluation import PROTOCOLS
+    from trellis.settings import nearest
+
+    if protocol not in PROTOCOLS:
+        raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
+    loaded = load_model(model)
+    ids = evaluation_ids(loaded, corpus or [], split, data_dir)
+    found = evaluate(loaded.model, ids, protocol)
+    if json:
+        print_json({"corpus": ids.meta.corpus, **found.as_dict(), "unknown": found.unknown, "words": found.words,
+                    "bytes": found.bytes})  # fmt: skip
+    else:
+        _print(found, ids)
+    if found.impossible_at is not None:
+        say(_impossible(found.impossible_at, ids, loaded.tokenizer))
+
+
+def _print(found: Evaluation, ids: IdFile) -> None:
+    print_figures(
+        [
+            ("text", f"{ids.meta.corpus}, as {found.protocol}"),
+            ("perplexity", f"{figure(found.perplexity)} a token, <eos> and <unk> included"),
+            ("tokens", f"{found.tokens:,}"),
+            ("unknown", f"{found.unknown:,} ({found.unknown_rate:.2%})"),
+            ("word perplexity", f"{figure(found.word_perplexity)} over {found.words:,} words and document ends"),
+            ("bits per byte", f"{found.bits_per_byte:.4f} over {found.bytes:,} bytes and document ends"),
+            ("−log p", f"{found.nats:,.2f} nats"),
+        ]
+    )
+
+
+def _impossible(position: int, ids: IdFile, tokenizer: Tokenizer) -> str:
+    """Say where the first impossible token stands, counting as people do."""
+    document = int(ids.documents.searchsorted(position, side="right"))
+    within = position - (int(ids.documents[document - 1]) if document else 0)
+    token = tokenizer.token(int(ids.ids[position]))
+    return (
+        f"the model gives '{token}', token {within + 1} of document {document + 1} (token {position + 1} of the text), "
+        "no probability: train with training.smoothing above 0."
+    )

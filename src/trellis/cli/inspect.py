@@ -1,0 +1,94 @@
+"""`trellis inspect`: what the states have learnt."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from trellis.cli.terminal import DataDir, Json, Model, Threads, console, print_json
+
+if TYPE_CHECKING:
+    from trellis.inspection import Inspection, Likely
+    from trellis.text import Tokenizer
+
+EXAMPLE = "Example:\n\ntrellis inspect runs/ptb-512 --states 20 --corpus ptb --split valid"
+
+
+def run(
+    model: Model,
+    states: Annotated[int, typer.Option(min=1, help="How many states to show, the most used first.")] = 10,
+    words: Annotated[int, typer.Option(min=1, help="How many words of each.")] = 8,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Words that set a state apart, instead of its most probable ones.")
+    ] = False,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure usage on this corpus or file. (default: the model's own long run)"),
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test, of a named corpus.")] = "valid",
+    json: Json = False,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the states that matter most: their words, where they lead, and how many states are dead.
+
+    Usage is the expected share of tokens a state emits. A dead one emits less than a hundredth of an equal share.
+    """
+    from trellis.cli.texts import evaluation_ids, load_model
+    from trellis.inspection import explained, inspect_states, stationary
+
+    loaded = load_model(model)
+    tables = loaded.model.tables()
+    if corpus:
+        ids = evaluation_ids(loaded, corpus, split, data_dir)
+        usage_S, source = explained(loaded.model, ids), f"posterior over {ids.meta.corpus}"
+    else:
+        usage_S, source = stationary(tables), "the model's long run"
+    found = inspect_states(tables, usage_S, words=words, distinct=distinct)
+    if json:
+        print_json(_as_dict(found, states, source, loaded.tokenizer))
+    else:
+        _print(found, states, source, loaded.tokenizer)
+
+
+def _as_dict(found: Inspection, count: int, source: str, tokenizer: Tokenizer) -> dict[str, object]:
+    shown = [
+        {**asdict(state), "words": [[tokenizer.token(word.id), word.probability] for word in state.words],
+         "successors": [[other.id, other.probability] for other in state.successors]}
+        for state in found.states[:count]
+    ]  # fmt: skip
+    return {
+        "total": len(found.states),
+        "dead": found.dead,
+        "threshold": found.threshold,
+        "effective": found.effective,
+        "usage_from": source,
+        "states": shown,
+    }
+
+
+def _print(found: Inspection, count: int, source: str, tokenizer: Tokenizer) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, options in (("state", "right"), ("usage", "right"), ("words", "left"), ("next states", "left")):
+        table.add_column(name, justify=options, no_wrap=name != "words")  # type: ignore[arg-type]  # a literal type
+    for state in found.states[:count]:
+        words = Text("  ").join(_likely(tokenizer.token(word.id), word) for word in state.words)
+        others = Text("  ").join(_likely(str(other.id), other) for other in state.successors)
+        table.add_row(str(state.state), f"{state.usage:.1%}", words, others)
+    out = console()
+    out.print(table)
+    total = len(found.states)
+    out.print(
+        f"{total:,} states, as varied as {found.effective:,.1f} equally used ones; {found.dead:,} dead "
+        f"(usage under {found.threshold:.2g}, a hundredth of an equal share)."
+    )
+    out.print(f"Usage: expected share of tokens, from {source}.")
+
+
+def _likely(name: str, one: Likely) -> Text:
+    return Text.assemble(name, (f" {one.probability:.2f}".replace(" 0.", " ."), "dim"))

@@ -1,0 +1,147 @@
+"""Sentences from files or standard input, one a line, and the tokens in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trellis.cli.terminal import say
+from trellis.cli.texts import open_sources
+from trellis.errors import TrellisError
+from trellis.models import HMM
+from trellis.text import Tokenizer
+from trellis.text.files import STDIN
+
+GAP = "<mask>"  # a missing token, to be summed over
+ROWS, CELLS, LONG = 32, 8192, 1024  # lines and padded tokens in a batch; a longer line is scored piece by piece
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence as the model sees it."""
+
+    number: int  # from 1
+    text: str
+    ids: list[int]
+    missing: list[bool]  # which tokens are gaps; their id means nothing
+    unknown: int  # tokens outside the vocabulary
+
+    def spelling(self, tokenizer: Tokenizer) -> list[str]:
+        """Each token as written in the vocabulary."""
+        return [GAP if gap else tokenizer.token(id) for id, gap in zip(self.ids, self.missing, strict=True)]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are there to be scored."""
+        return len(self.ids) - sum(self.missing)
+
+
+def read_texts(files: list[str], split: str, data_dir: str | None) -> Iterable[str]:
+    """Lines of files, of a named corpus, or of standard input as they come, so that it can be a conversation."""
+    return _standard_input() if files in ([], [STDIN]) else open_sources(files, split, data_dir)
+
+
+def read_lines(texts: Iterable[str], tokenizer: Tokenizer, eos: bool) -> Iterator[Line]:
+    """The sentences in order, numbered and encoded."""
+    for number, text in enumerate(texts, start=1):
+        yield _encode(number, text, tokenizer, eos)
+
+
+def _standard_input() -> Iterator[str]:
+    if sys.stdin.isatty():
+        say("one sentence a line; Ctrl-D ends")
+    number = 0
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise TrellisError(
+                f"standard input is not UTF-8 at line {number}, byte {error.start + 1} of it: convert it, for example "
+                "with iconv."
+            ) from None
+    if number == 0:
+        raise TrellisError("standard input is empty: pipe some text into it.")
+
+
+def _encode(number: int, text: str, tokenizer: Tokenizer, eos: bool) -> Line:
+    ids: list[int] = []
+    missing: list[bool] = []
+    for place, piece in enumerate(text.split(GAP)):
+        if place > 0:
+            ids, missing = [*ids, 0], [*missing, True]
+        # A space before a gap belongs to the gap, as it would to a word.
+        encoded = tokenizer.encode(piece.rstrip() if GAP in text else piece)
+        ids, missing = ids + encoded, missing + [False] * len(encoded)
+    if eos and tokenizer.eos_id is not None:
+        ids, missing = [*ids, tokenizer.eos_id], [*missing, False]
+    unknown = sum(id == tokenizer.unk_id and not gap for id, gap in zip(ids, missing, strict=True))
+    return Line(number, text, ids, missing, unknown)
+
+
+def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Lines in groups that fit in memory side by side; one at a time when a person is typing them."""
+    rows = 1 if sys.stdin.isatty() else ROWS
+    group: list[Line] = []
+    widest = 0
+    for line in lines:
+        wider = max(widest, len(line.ids))
+        if group and (len(group) == rows or wider * (len(group) + 1) > CELLS):
+            yield group
+            group, wider = [], len(line.ids)
+        group.append(line)
+        widest = wider
+        if rows == 1:
+            yield group
+            group, widest = [], 0
+    if group:
+        yield group
+
+
+def tensors(lines: list[Line]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Ids, lengths and, if there are any gaps, where they are."""
+    lengths_B = torch.tensor([len(line.ids) for line in lines])
+    ids_BT = torch.zeros(len(lines), int(lengths_B.max()), dtype=torch.int64)
+    missing_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    for row, line in enumerate(lines):
+        ids_BT[row, : len(line.ids)] = torch.tensor(line.ids)
+        missing_BT[row, : len(line.ids)] = torch.tensor(line.missing)
+    return ids_BT, lengths_B, missing_BT if bool(missing_BT.any()) else None
+
+
+@torch.no_grad()
+def score_lines(model: HMM, lines: Iterable[Line], carry: bool) -> Iterator[tuple[Line, list[float]]]:
+    """Each line with the natural log-probability of each of its tokens, given the line so far or, if carried, all."""
+    state: Tensor | None = None
+    for group in batches(lines):
+        if carry or len(group) == 1:
+            state = state if carry else None
+            everything = [id for line in group for id in line.ids]
+            gaps = [gap for line in group for gap in line.missing]
+            scores, state = _score_row(model, everything, gaps, state)
+            for line in group:
+                yield line, scores[: len(line.ids)]
+                scores = scores[len(line.ids) :]
+            continue
+        full = [line for line in group if line.ids]
+        ids_BT, lengths_B, missing_BT = tensors(full)
+        log_prob_BT, _ = model.score(ids_BT, None, lengths_B, missing_BT)
+        found = {line.number: row[: len(line.ids)] for line, row in zip(full, log_prob_BT.tolist(), strict=True)}
+        yield from ((line, found.get(line.number, [])) for line in group)
+
+
+def _score_row(
+    model: HMM, ids: list[int], missing: list[bool], state: Tensor | None
+) -> tuple[list[float], Tensor | None]:
+    """One long row, piece by piece, and the state after it."""
+    scores: list[float] = []
+    for begin in range(0, len(ids), LONG):
+        piece = slice(begin, begin + LONG)
+        log_prob_BT, state = model.score(
+            torch.tensor([ids[piece]]), state, None, torch.tensor([missing[piece]]) if any(missing[piece]) else None
+        )
+        scores += log_prob_BT[0].tolist()
+    return scores, state

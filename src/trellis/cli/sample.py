@@ -1,0 +1,64 @@
+"""`trellis sample`: sentences the model makes up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trellis.cli.terminal import Json, Model, Threads, print_json, say
+from trellis.errors import TrellisError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trellis.cli.texts import Loaded
+
+EXAMPLE = "Example:\n\ntrellis sample runs/pydocs-64 --prompt 'return the' --count 5 --seed 1"
+
+
+def run(
+    model: Model,
+    count: Annotated[int, typer.Option(min=1, help="How many sentences.")] = 3,
+    length: Annotated[int, typer.Option(min=1, help="Most tokens to draw; a sentence may end sooner.")] = 40,
+    prompt: Annotated[str, typer.Option(help="Go on from these words.")] = "",
+    seed: Annotated[int | None, typer.Option(help="Draw the same again. (default: another each time)")] = None,
+    json: Json = False,
+    threads: Threads = None,
+) -> None:
+    """Draw sentences from the model, each up to its end or to --length tokens."""
+    import torch
+
+    from trellis.cli.texts import load_model
+
+    loaded = load_model(model)
+    generator = torch.Generator()
+    seed = generator.seed() % 2**32 if seed is None else seed
+    generator.manual_seed(seed)
+    given = loaded.tokenizer.encode(prompt)
+    state = _belief(loaded, given)
+    drawn = loaded.model.sample(
+        count, length, None if state is None else state.expand(count, -1), loaded.tokenizer.eos_id, generator
+    )
+    for tokens, states, size in zip(drawn.tokens_BT.tolist(), drawn.states_BT.tolist(), drawn.lengths_B, strict=True):
+        ids = tokens[: int(size)]
+        ended = ids[-1] == loaded.tokenizer.eos_id
+        text = loaded.tokenizer.decode(given + (ids[:-1] if ended else ids))
+        if json:
+            print_json({"text": text, "ended": ended, "ids": ids, "states": states[: int(size)], "seed": seed})
+        else:
+            print(text.replace("\n", " "))
+
+
+def _belief(loaded: Loaded, given: list[int]) -> Tensor | None:
+    """The belief after the prompt; None if there is no prompt."""
+    if not given:
+        return None
+    import torch
+
+    if unknown := given.count(-1 if loaded.tokenizer.unk_id is None else loaded.tokenizer.unk_id):
+        say(f"{unknown} of the prompt's {len(given)} words are unknown to the model and read as <unk>")
+    found = loaded.model.filter(torch.tensor([given]))
+    if bool((found.log_prob_BT == -torch.inf).any()):
+        raise TrellisError("the model gives the prompt no probability, so nothing can follow it: change the prompt.")
+    return found.final_BS

@@ -1,0 +1,71 @@
+"""`trellis score`: how probable sentences are."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from trellis.cli.terminal import DataDir, Eos, Files, Json, Model, Split, Threads, figure, print_json, print_row, say
+
+EXAMPLE = (
+    "Examples:\n\necho 'the cat sat' | trellis score runs/pydocs-64 --tokens\n\n"
+    "trellis score runs/ptb-512 a.txt --base 10 --json"
+)
+
+
+def run(
+    model: Model,
+    files: Files = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Every token's log-probability.")] = False,
+    base: Annotated[Literal["e", "2", "10"], typer.Option(help="Base of the logarithms.")] = "e",
+    carry: Annotated[
+        bool, typer.Option("--carry", help="Lines follow each other: remember the lines before. (default: forget)")
+    ] = False,
+    eos: Eos = True,
+    split: Split = "test",
+    json: Json = False,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the log-probability of each line, its tokens and how many of them are unknown.
+
+    Columns are separated by tabs, under a heading that says the base. A word written `<mask>` is missing: the score is
+    that of the rest, summed over all it could have been.
+    """
+    from trellis.cli.lines import read_lines, read_texts, score_lines
+    from trellis.cli.texts import load_model
+
+    texts = read_texts(files or [], split, data_dir)
+    loaded = load_model(model)
+    scale = 1 / {"e": 1.0, "2": math.log(2), "10": math.log(10)}[base]
+    name = {"e": "ln p", "2": "log2 p", "10": "log10 p"}[base]
+    if not json:
+        print_row("line", "token", name) if tokens else print_row(name, "tokens", "unknown", "text")
+    lines = counted = unknown = 0
+    total = 0.0
+    for line, nats in score_lines(loaded.model, read_lines(texts, loaded.tokenizer, eos), carry):
+        scores = [scale * score for score in nats]
+        log_prob = math.fsum(scores) if -math.inf not in scores else -math.inf
+        lines, counted, unknown, total = lines + 1, counted + line.tokens, unknown + line.unknown, total + log_prob
+        spelt = line.spelling(loaded.tokenizer) if tokens else []
+        if json:
+            print_json(
+                {"line": line.number, "log_prob": log_prob, "base": base, "tokens": line.tokens,
+                 "unknown": line.unknown, "text": line.text}
+                | ({"scores": [list(pair) for pair in zip(spelt, scores, strict=True)]} if tokens else {})
+            )  # fmt: skip
+        elif tokens:
+            for token, score in zip(spelt, scores, strict=True):
+                print_row(line.number, token, f"{score:.4f}")
+        else:
+            print_row(f"{log_prob:.4f}", line.tokens, line.unknown, line.text)
+        if sys.stdin.isatty():
+            sys.stdout.flush()
+    perplexity = math.exp(min(-total / scale / counted, 700)) if counted and math.isfinite(total) else math.inf
+    say(
+        f"{lines:,} lines, {counted:,} tokens, {unknown:,} unknown: {name} = {total:.4f}, "
+        f"perplexity {figure(perplexity)} a token"
+    )

@@ -1,0 +1,93 @@
+"""What all commands share: their common options, and how they speak."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def _use_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizers' own
+        torch.set_num_threads(threads)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead, for machines.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, callback=_use_threads, metavar="N", help="Processor threads. (default: all)"),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Where named corpora lie. (default: TRELLIS_DATA)"),
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a saved model.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE", help="Text, one sentence a line. (default: standard input, or -)"),
+]
+Split = Annotated[str, typer.Option(help="train, valid or test, of a named corpus.")]
+Eos = Annotated[bool, typer.Option("--eos/--no-eos", help="Count the end of a line as a token.")]
+
+
+def chief() -> bool:
+    """Whether this process speaks; under torchrun only the first does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say(message: str) -> None:
+    """A message for people, on standard error."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def console() -> Console:
+    """Standard output for tables."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on one line; infinities, which JSON lacks, become null."""
+    print(json.dumps(_finite(value), ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
+
+
+def print_figures(rows: Iterable[tuple[str, str]]) -> None:
+    """Names and values in two columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))  # brackets in a path are not markup
+    console().print(table)
+
+
+def print_row(*cells: object) -> None:
+    """Tab-separated cells; tabs in the text become spaces so that columns stay columns."""
+    print("\t".join(str(cell).replace("\t", " ") for cell in cells))
+
+
+def figure(number: float) -> str:
+    """A perplexity or the like, with the digits people compare."""
+    if not math.isfinite(number):
+        return "infinite"
+    return f"{number:,.2f}" if abs(number) < 1e6 else f"{number:.4g}"

@@ -1,0 +1,145 @@
+"""`trellis train`: from a configuration to a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, print_figures, print_json, say
+from trellis.errors import TrellisError
+from trellis.progress import short_number, short_time
+
+if TYPE_CHECKING:
+    from trellis.cli.texts import Texts
+    from trellis.config import RunConfig
+    from trellis.training import Trained
+
+EXAMPLE = (
+    "Examples:\n\ntrellis train configs/pydocs.yaml training.lr=0.1 model.states=256\n\n"
+    "trellis train runs/pydocs-256 --resume\n\n"
+    "torchrun --nproc-per-node 2 -m trellis.cli train configs/pydocs.yaml"
+)
+STOPPED = 3
+
+
+def run(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG KEY=VALUE",
+            help="A YAML file or a run's folder, and settings on top of it. (default: every setting's default)",
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    json: Json = False,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train a model. The run's folder gets its settings, checkpoints, metrics and the best model.
+
+    Ctrl-C or SIGTERM stops after the current update, with a checkpoint, and exit code 3; --resume goes on.
+    """
+    from trellis import train
+    from trellis.cli.texts import prepare_texts
+    from trellis.config import FILE, save
+    from trellis.models import HMM
+    from trellis.training import Stopped
+    from trellis.training.precision import check_precision
+
+    config = _configure(settings or [], data_dir)
+    check_precision(config.training.precision)
+    _check_folder(config, resume)
+    texts = prepare_texts(config.data, quiet=not chief())
+    shape = config.model.with_vocabulary(texts.tokenizer.vocab_size)
+    if chief():
+        save(config, config.folder / FILE)
+        _announce(config, texts)
+    try:
+        trained = train(
+            lambda seed: HMM(shape, seed), texts.tokenizer, texts.train, texts.valid, config.training, config.folder,
+            resume=resume,
+        )  # fmt: skip
+    except Stopped as stopped:
+        if chief():
+            say(str(stopped))
+        raise typer.Exit(STOPPED) from None
+    if chief():
+        _report(config, trained, json)
+
+
+def _configure(arguments: list[str], data_dir: str | None) -> RunConfig:
+    """Tell the config file from the overrides, and build the configuration."""
+    from trellis.config import FILE, load
+
+    files = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
+    overrides = [argument for argument in arguments if argument not in files]
+    if len(files) > 1:
+        raise TrellisError(f"'{files[0]}' and '{files[1]}' cannot both be the config: write overrides as key=value.")
+    path = Path(files[0]) if files else None
+    if path and not path.exists() and path.suffix not in (".yaml", ".yml"):
+        raise TrellisError(f"'{path}' is neither a config file nor an override such as training.lr=0.1.")
+    if path and path.is_dir():
+        overrides = [f"out={path}", *overrides]  # a run that was moved goes on where it is
+        path = path / FILE
+    config = load(path, overrides)
+    if data_dir is not None:
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, data_dir=data_dir))
+    return config
+
+
+def _check_folder(config: RunConfig, resume: bool) -> None:
+    """Refuse, before any slow work, a folder that holds another run."""
+    from trellis.config import FILE, differences, load
+    from trellis.training import checkpoints
+
+    folder = config.folder
+    begun = bool(checkpoints.found(folder)) or (folder / "best").exists()
+    if begun and not resume:
+        raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder with out=….")
+    if begun and (folder / FILE).exists():
+        for name, there, here in differences(load(folder / FILE), config):
+            raise TrellisError(
+                f"{folder} holds another run, with {name}={there} and not {here}: choose another folder with out=…."
+            )
+    if resume and not begun and chief():
+        say(f"nothing to resume in {folder}: starting from the beginning")
+
+
+def _announce(config: RunConfig, texts: Texts) -> None:
+    from trellis.cli.texts import about
+
+    say(f"learning from {about(texts.train)}, {texts.tokenizer.vocab_size:,} types")
+    valid = about(texts.valid) if texts.valid else "none, so the last model counts as the best"
+    say(f"validating on {valid}" if texts.valid else f"validation text: {valid}")
+    say(f"{config.model.states:,} states, into {config.folder}")
+
+
+def _report(config: RunConfig, trained: Trained, json: bool) -> None:
+    rate = trained.tokens / trained.seconds if trained.seconds else 0.0
+    if json:
+        print_json(
+            {
+                "run": str(config.folder),
+                "model": str(trained.best),
+                "valid_perplexity": trained.perplexity,
+                "tokens": trained.tokens,
+                "seconds": trained.seconds,
+                "tokens_per_second": rate,
+            }
+        )
+        return
+    perplexity = "no validation text" if trained.perplexity is None else figure(trained.perplexity)
+    learnt = f"{short_number(trained.tokens)} tokens in {short_time(trained.seconds)}, {short_number(rate)} a second"
+    print_figures(
+        [
+            ("best validation perplexity", perplexity),
+            ("learnt from", learnt),
+            ("model", str(trained.best)),
+            ("next", f"trellis evaluate {config.folder}"),
+            ("", f"trellis inspect {config.folder}"),
+            ("", f"trellis sample {config.folder}"),
+        ]
+    )

@@ -1,0 +1,210 @@
+"""A run's configuration: a YAML file, overrides such as training.lr=0.1 on top, defaults below."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trellis.errors import TrellisError
+from trellis.folders import disk_trouble
+from trellis.models.parameters import HMMConfig
+from trellis.settings import build
+from trellis.training.settings import TrainingSettings
+
+FILE = "config.yaml"
+# A run may go on with another value of these: they do not touch what it learns.
+FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What text to learn from, and how it becomes tokens."""
+
+    corpus: str | list[str] = "pydocs"  # a corpus by name, a file, several files, or - for standard input
+    valid: str | list[str] | None = None  # validation text; by default a named corpus's own, and none for files
+    test: str | list[str] | None = None  # test text, by the same rule
+    data_dir: str | None = None  # where named corpora lie; by default the environment's TRELLIS_DATA
+    tokenizer: str = "words"  # words (between spaces), bpe (learnt bytes), or a tokenizer's folder
+    vocab_size: int | None = None  # types to learn; by default all words, or 8,192 pieces for bpe
+    min_count: int = 1  # words: rarer ones are <unk>
+    max_tokens: int | None = None  # stop after the document that reaches so many; by default take all
+
+    def __post_init__(self) -> None:
+        if not self.corpus:
+            raise TrellisError("data.corpus names no text: give a corpus or a file.")
+        for name in ("vocab_size", "min_count", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TrellisError(f"data.{name} must be at least 1, not {value}.")
+        if self.vocab_size is not None and self.tokenizer not in ("words", "bpe"):
+            raise TrellisError(
+                f"data.vocab_size is for tokenizers learnt from the text: leave it out with {self.tokenizer}."
+            )
+        if self.min_count > 1 and self.tokenizer != "words":
+            raise TrellisError("data.min_count is for words: leave it out with another tokenizer.")
+
+
+@dataclass(frozen=True)
+class ModelSettings(HMMConfig):
+    """An HMM's shape as people set it; the vocabulary's size comes from the tokenizer."""
+
+    vocab_size: int = field(default=2, init=False)  # a stand-in, so that everything else is checked at once
+
+    def with_vocabulary(self, size: int) -> HMMConfig:
+        """The whole shape, once the tokenizer is known."""
+        return HMMConfig(**{**asdict(self), "vocab_size": size})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that decides a training run."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    out: str | None = None  # the run's folder; by default runs/<corpus>-<states>
+
+    @property
+    def folder(self) -> Path:
+        """Where the run goes."""
+        return Path(self.out) if self.out else Path("runs") / f"{_short_name(self.data.corpus)}-{self.model.states}"
+
+
+def _short_name(corpus: str | list[str]) -> str:
+    first = corpus if isinstance(corpus, str) else corpus[0]
+    return "stdin" if first == "-" else Path(first).name.split(".")[0] or "text"
+
+
+def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Build the configuration from a file, if any, and overrides such as `model.states=256`."""
+    values = read(path) if path else {}
+    for override in overrides:
+        _set(values, override)
+    _check_names(values)
+    # A group whose entries are all commented out reads as nothing.
+    return build(RunConfig, {name: value for name, value in values.items() if value is not None})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds groups of settings."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise TrellisError(f"there is no config file {path}: check the path.") from None
+    except UnicodeDecodeError as error:
+        raise TrellisError(f"{path} is not UTF-8 at byte {error.start}: convert it.") from None
+    except OSError as error:
+        raise TrellisError(f"{path} cannot be read ({error.strerror}): name a YAML file.") from None
+    found = _parse(text, str(path))
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise TrellisError(f"{path} must hold groups of settings such as 'training:', not {found!r:.40}.")
+    return found
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark and text.count("\n") else ""
+        raise TrellisError(f"{where}{line} is not sound YAML: {error.problem}.") from None
+    except yaml.YAMLError as error:
+        raise TrellisError(f"{where} is not sound YAML: {' '.join(str(error).split())}.") from None
+
+
+def _set(values: dict[str, Any], override: str) -> None:
+    """Put `group.name=value` into nested mappings."""
+    name, equals, text = override.partition("=")
+    parts = name.strip().split(".")
+    if not equals or not all(parts):
+        raise TrellisError(f"'{override}' is not an override: write it as training.lr=0.1.")
+    group = values
+    for depth, part in enumerate(parts[:-1], start=1):
+        inner = group.setdefault(part, {})
+        if inner is None:  # a group without entries in the file
+            inner = group[part] = {}
+        if not isinstance(inner, dict):
+            raise TrellisError(f"'{override}' does not fit: {'.'.join(parts[:depth])} is one value, not a group.")
+        group = inner
+    # YAML would take a dash for a list of nothing; here it is standard input.
+    group[parts[-1]] = text if text == "-" else _parse(text, f"the value of '{override}'")
+
+
+def _known(cls: type, prefix: str = "") -> Iterator[str]:
+    """Every setting's dotted name, and those of the groups."""
+    groups = {"data": DataSettings, "model": ModelSettings, "training": TrainingSettings}
+    for one in dataclasses.fields(cls):
+        if one.init:
+            yield prefix + one.name
+            if not prefix and one.name in groups:
+                yield from _known(groups[one.name], f"{one.name}.")
+
+
+def _check_names(values: Mapping[Any, Any], prefix: str = "") -> None:
+    """Refuse a setting that does not exist, naming the nearest one in full."""
+    known = list(_known(RunConfig))
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name == "model.vocab_size":
+            raise TrellisError("model.vocab_size comes from the tokenizer: set data.vocab_size.")
+        if name not in known:
+            raise TrellisError(f"unknown setting '{name}': {_nearest(name, known)}")
+        if isinstance(value, Mapping):
+            _check_names(value, f"{name}.")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """The known name whose last part is most like this one's, in the same group if there is one there."""
+    group, _, word = name.rpartition(".")
+
+    def likeness(other: str) -> tuple[float, bool]:
+        home, _, last = other.rpartition(".")
+        return round(difflib.SequenceMatcher(None, word, last).ratio(), 2) + 0.1 * (home == group), home == group
+
+    best = max(known, key=likeness)
+    if likeness(best)[0] >= 0.5:
+        return f"did you mean '{best}'?"
+    return f"choose from {', '.join(other for other in known if other.rpartition('.')[0] == group) or 'data, model'}."
+
+
+def as_dict(config: RunConfig) -> dict[str, Any]:
+    """The configuration with every default filled in, as YAML and JSON take it."""
+    values = asdict(dataclasses.replace(config, out=str(config.folder)))
+    del values["model"]["vocab_size"]
+    values["training"]["betas"] = list(values["training"]["betas"])
+    return values
+
+
+def save(config: RunConfig, path: Path) -> None:
+    """Write the resolved configuration, whole or not at all."""
+    head = f"# Everything that decided this run. Go on with it: trellis train {config.folder} --resume\n"
+    partial = path.with_name(f".{path.name}.partial")
+    with disk_trouble(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(head + yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True), "utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Settings that differ and matter: the dotted name and both values."""
+    left, right = dict(_flat(as_dict(a))), dict(_flat(as_dict(b)))
+    return [(name, left[name], right[name]) for name in left if name not in FREE and left[name] != right[name]]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
