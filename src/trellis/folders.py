@@ -14,6 +14,7 @@ from pathlib import Path
 from trellis.errors import TrellisError
 
 ANOTHER = "choose another folder"
+_ASIDE = ".old.partial"
 
 
 @contextmanager
@@ -22,8 +23,10 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER) -> Itera
 
     If anything fails, `folder` is as it was before.
     """
-    folder = Path(folder)
+    folder = Path(os.path.realpath(folder))  # a link stays, and what it points to is replaced; "." has no name
     with disk_trouble(folder, remedy):
+        if folder.exists() and not folder.is_dir():
+            raise FileExistsError(errno.EEXIST, "a file stands there", str(folder))
         folder.parent.mkdir(parents=True, exist_ok=True)
         # The leading dot and the suffix keep a half-written folder from ever being listed as a finished one.
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".partial", dir=folder.parent))
@@ -38,10 +41,21 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER) -> Itera
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_folder(folder: Path) -> None:
+    """Delete a folder that nobody shall ever see half-deleted."""
+    hidden = folder.with_name(f".{folder.name}-unwanted.partial")
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
 def clear_partial(parent: Path, name: str = "*") -> None:
     """Delete what killed processes left half-written in `parent` of folders of that name."""
     for partial in parent.glob(f".{name}-*.partial"):
-        shutil.rmtree(partial, ignore_errors=True)
+        folder = parent / partial.name[1:].rpartition("-")[0]
+        if partial.name.endswith(_ASIDE) and not folder.exists():
+            partial.rename(folder)  # killed between the two renames of `_swap`
+        else:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -49,9 +63,13 @@ def _swap(new: Path, folder: Path) -> None:
     if not folder.exists():
         new.rename(folder)
     elif not _exchange(new, folder):
-        aside = new.with_suffix(".old.partial")
+        aside = new.with_suffix(_ASIDE)
         folder.rename(aside)
-        new.rename(folder)
+        try:
+            new.rename(folder)
+        except OSError:
+            aside.rename(folder)
+            raise
         shutil.rmtree(aside, ignore_errors=True)
 
 

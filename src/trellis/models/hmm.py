@@ -229,6 +229,6 @@ class HMM(nn.Module):
     def from_pretrained(cls, folder: str | PathLike[str]) -> HMM:
         """Read what `save_pretrained` wrote; scores are the same to the bit."""
         config, tensors = storage.load(folder)
-        model = cls(config)
+        model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
         storage.restore(model, tensors, folder)
         return model

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trellis.models.hmm import HMM
 
 FORMAT = 1
+MODEL_TYPE = "trellis_hmm"
 
 
 class Savable(Protocol):
@@ -35,14 +36,27 @@ class Savable(Protocol):
 
 
 def save(model: HMM, folder: str | PathLike[str], tokenizer: Savable | None) -> None:
-    """Write the model and its tokenizer as one folder, all or nothing."""
+    """Write the model and its tokenizer as one folder, all or nothing; an older model there makes way."""
+    _refuse_other_contents(Path(folder))
     with whole_folder(folder) as temporary:
         write(model, temporary, tokenizer)
 
 
+def _refuse_other_contents(folder: Path) -> None:
+    """Only a model may be replaced by a model: whatever else stands in the folder would be lost."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    try:
+        ours = read_json(folder / "config.json").get("model_type") == MODEL_TYPE
+    except TrellisError:
+        ours = False
+    if not ours:
+        raise TrellisError(f"{folder} holds something other than a Trellis model; choose another folder.")
+
+
 def write(model: HMM, folder: Path, tokenizer: Savable | None) -> None:
     """Write the files of a model into a folder that somebody else makes whole."""
-    about: dict[str, Any] = {"model_type": "trellis_hmm", "format": FORMAT, **dataclasses.asdict(model.config)}
+    about: dict[str, Any] = {"model_type": MODEL_TYPE, "format": FORMAT, **dataclasses.asdict(model.config)}
     if tokenizer is not None:
         tokenizer.save(folder)
         about["tokenizer"] = tokenizer.fingerprint()
@@ -86,7 +100,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def load(folder: str | PathLike[str]) -> tuple[HMMConfig, dict[str, Tensor]]:
     """The configuration and parameters of a saved model."""
     about = read_json(Path(folder) / "config.json")
-    if about.pop("model_type", None) != "trellis_hmm":
+    if about.pop("model_type", None) != MODEL_TYPE:
         raise TrellisError(f"{folder} holds a model of another kind: Trellis reads only its own HMMs.")
     if about.pop("format", None) != FORMAT:
         raise TrellisError(f"{folder} was written by another version of Trellis: save it again with that version.")
@@ -104,6 +118,7 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], where: str | PathLike
             f"the weights in {where} do not fit this model ({names[0]} is {_shape(found.get(names[0]))}, "
             f"not {_shape(wanted.get(names[0]))}): it was trained with another vocabulary or configuration."
         )
+    module.to(next(iter(tensors.values())).dtype)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(tensors[name])

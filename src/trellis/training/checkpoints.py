@@ -7,7 +7,6 @@ and the loop's place beside it, so that any checkpoint can be scored, sampled fr
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.folders import whole_folder
+from trellis.folders import remove_folder, whole_folder
 from trellis.models import HMM, storage
 from trellis.models.storage import Savable
 
@@ -55,7 +54,7 @@ def save(
         about = {"format": FORMAT, **asdict(place)}
         (temporary / "place.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     for old in found(runs)[:-keep]:
-        shutil.rmtree(old)
+        remove_folder(old)
     return folder
 
 

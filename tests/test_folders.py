@@ -1,0 +1,222 @@
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trellis import folders
+from trellis.errors import TrellisError
+from trellis.folders import clear_partial, disk_trouble, remove_folder, whole_folder
+
+
+def write(folder, text):
+    with whole_folder(folder) as partial:
+        (partial / "a").write_text(text)
+        (partial / "deep").mkdir()
+        (partial / "deep" / "b").write_text(text)
+
+
+def fail_half_way(folder, trouble):
+    with whole_folder(folder) as partial:
+        (partial / "a").write_text("half")
+        raise trouble
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def read(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def swapping(request, monkeypatch):
+    """With and without the system call that swaps two names at once."""
+    if request.param == "two renames":
+        monkeypatch.setattr(folders, "_exchange", lambda a, b: False)
+
+
+@pytest.mark.usefixtures("swapping")
+def test_a_folder_is_made_and_replaced_and_nothing_else_is_left(tmp_path):
+    for text in ("one", "two", "three"):
+        write(tmp_path / "new" / "x", text)
+        assert read(tmp_path / "new" / "x") == {"a": text, "deep/b": text}
+        assert listed(tmp_path / "new") == ["x"]
+    assert (tmp_path / "new" / "x").stat().st_mode & 0o777 == 0o755
+
+
+def test_nothing_is_visible_before_the_end(tmp_path):
+    write(tmp_path / "x", "old")
+    with whole_folder(tmp_path / "x") as partial:
+        (partial / "a").write_text("new")
+        assert read(tmp_path / "x")["a"] == "old"
+        assert [name for name in listed(tmp_path) if not name.startswith(".")] == ["x"]
+    assert read(tmp_path / "x") == {"a": "new"}
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.ENOSPC, "the disk of .*x is full; make room or choose another folder"),
+        (errno.EDQUOT, "the disk of .*x is full"),
+        (errno.EROFS, "x cannot be written; choose another folder"),
+    ],
+)
+@pytest.mark.usefixtures("swapping")
+def test_trouble_while_writing_leaves_all_as_it_was(number, sentence, tmp_path):
+    write(tmp_path / "x", "old")
+    with pytest.raises(TrellisError, match=sentence):
+        fail_half_way(tmp_path / "x", OSError(number, os.strerror(number)))
+    assert read(tmp_path / "x") == {"a": "old", "deep/b": "old"}
+    assert listed(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.EIO, "broken disk"), ValueError("mine"), KeyboardInterrupt()])
+def test_other_errors_pass_through_and_clean_up_too(trouble, tmp_path):
+    with pytest.raises(type(trouble)) as caught:
+        fail_half_way(tmp_path / "x", trouble)
+    assert caught.value is trouble
+    assert listed(tmp_path) == []
+
+
+def test_everything_is_on_the_disk_before_the_names_change(tmp_path, monkeypatch):
+    """Otherwise a power cut could leave the new name with empty files."""
+    write(tmp_path / "x", "old")
+    seen = []
+
+    def to_disk(path):
+        seen.append((path.name, read(tmp_path / "x")["a"]))
+
+    monkeypatch.setattr(folders, "_to_disk", to_disk)
+    write(tmp_path / "x", "new")
+    assert {name for name, text in seen if text == "old"} >= {"a", "deep", "b"}
+    assert seen[-1] == (tmp_path.name, "new")
+
+
+def test_a_disk_that_fills_at_the_very_end_changes_nothing(tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(tmp_path / "x", "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(folders, "_to_disk", full)
+        with pytest.raises(TrellisError, match="is full"):
+            write(tmp_path / "x", "new")
+    assert read(tmp_path / "x") == {"a": "old", "deep/b": "old"}
+    assert listed(tmp_path) == ["x"]
+
+
+def test_a_swap_that_fails_half_way_is_undone(tmp_path, monkeypatch):
+    write(tmp_path / "x", "old")
+    rename = Path.rename
+
+    def failing(self, target):
+        if target == tmp_path / "x" and not self.name.endswith(".old.partial"):
+            raise OSError(errno.EIO, "broken disk")
+        return rename(self, target)
+
+    monkeypatch.setattr(folders, "_exchange", lambda a, b: False)
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="broken disk"):
+        write(tmp_path / "x", "new")
+    assert read(tmp_path / "x") == {"a": "old", "deep/b": "old"}
+    assert listed(tmp_path) == ["x"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trellis import folders
+
+calls = int(sys.argv[2])
+def die(*arguments, **options):
+    global calls
+    calls -= 1
+    if calls < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+rename = Path.rename
+def renamed(self, target):
+    die()
+    done = rename(self, target)
+    die()
+    return done
+
+folders._exchange = lambda a, b: False
+Path.rename = renamed
+folders.shutil.rmtree = die
+with folders.whole_folder(sys.argv[1]) as partial:
+    (partial / "a").write_text("new")
+"""
+
+
+@pytest.mark.slow  # five processes
+def test_killed_at_any_moment_of_a_swap_the_old_or_the_new_folder_is_there(tmp_path):
+    """Before and after each of the two renames, and before what was replaced is deleted."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    found = []
+    for moment in range(5):
+        runs = tmp_path / str(moment)
+        with whole_folder(runs / "best-1") as partial:
+            (partial / "a").write_text("old")
+        done = subprocess.run([sys.executable, script, runs / "best-1", str(moment)], check=False)
+        assert done.returncode == -signal.SIGKILL
+        clear_partial(runs)
+        assert listed(runs) == ["best-1"]
+        found.append(read(runs / "best-1")["a"])
+    assert found == ["old", "old", "old", "new", "new"]
+
+
+def test_clearing_spares_all_that_is_not_half_written(tmp_path):
+    for name in ("x", ".x-abc.partial", ".x-abd.old.partial", ".y-abc.partial", ".hidden", "x.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text(name)
+    clear_partial(tmp_path, "x")
+    assert listed(tmp_path) == [".hidden", ".y-abc.partial", "x", "x.partial"]
+    assert read(tmp_path / "x") == {"a": "x"}
+    clear_partial(tmp_path)
+    assert listed(tmp_path) == [".hidden", "x", "x.partial"]
+
+
+def test_a_folder_is_removed_out_of_sight(tmp_path, monkeypatch):
+    write(tmp_path / "checkpoint-3", "old")
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.shutil, "rmtree", lambda path, ignore_errors: seen.append(path.name))
+        remove_folder(tmp_path / "checkpoint-3")
+    assert seen[0].startswith(".checkpoint-3-")
+    assert listed(tmp_path) == seen
+    clear_partial(tmp_path)
+    assert listed(tmp_path) == []
+
+
+def test_a_file_in_the_way_is_not_harmed(tmp_path):
+    (tmp_path / "x").write_text("precious")
+    with pytest.raises(TrellisError, match="x cannot be written; choose another folder"):
+        write(tmp_path / "x", "new")
+    with pytest.raises(TrellisError, match="cannot be written"):
+        write(tmp_path / "x" / "inside", "new")
+    assert (tmp_path / "x").read_text() == "precious"
+    assert listed(tmp_path) == ["x"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    write(tmp_path / "disk" / "x", "old")
+    (tmp_path / "x").symlink_to(tmp_path / "disk" / "x")
+    write(tmp_path / "x", "new")
+    assert (tmp_path / "x").is_symlink()
+    assert read(tmp_path / "disk" / "x")["a"] == "new"
+    assert listed(tmp_path) == ["disk", "x"]
+
+
+def test_the_remedy_can_be_the_callers(tmp_path):
+    with (
+        pytest.raises(TrellisError, match=r"cannot be written; set TRELLIS_CACHE\.$"),
+        disk_trouble(tmp_path, "set TRELLIS_CACHE"),
+    ):
+        raise PermissionError(errno.EACCES, "no")
