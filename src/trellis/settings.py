@@ -28,7 +28,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     arguments = {}
     for name, value in values.items():
         if name not in fields:
-            raise TrellisError(f"unknown setting '{where}{name}': {nearest(name, fields)}")
+            raise TrellisError(f"unknown setting '{where}{name}': {nearest(str(name), fields)}")
         arguments[name] = _fit(types_of[name], value, f"{where}{name}")
     try:
         return cls(**arguments)
