@@ -81,7 +81,8 @@ def _batching(ids: IdFile, protocol: str) -> tuple[str, Streams | Windows]:
         rows = min(16, len(ids))
         return f"{rows} streams", Streams(ids, batch_size=rows, length=32, shuffle=False)
     if protocol == "windows":
-        return "windows of 64 tokens", Windows(ids, batch_size=200, length=64, shuffle=False)
+        rows = min(200, len(ids))  # a batching never has more rows than tokens
+        return "windows of 64 tokens", Windows(ids, batch_size=rows, length=64, shuffle=False)
     raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
 
 
@@ -89,25 +90,29 @@ def _batching(ids: IdFile, protocol: str) -> tuple[str, Streams | Windows]:
 def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool = False) -> Evaluation:
     """Score every token of a text once, by one of the protocols."""
     name, batching = _batching(ids, protocol)
-    nats, seen, impossible_at = 0.0, 0, None
+    nats, seen = 0.0, 0
+    impossible_at: int | None = None
     state = None
     with Progress("evaluating", len(ids), unit="tokens", quiet=quiet) as bar:
         for step, batch in enumerate(batching.epoch(0)):
             state = carry(state, batch.carried, len(batch.ids))
             log_prob_BT, state = model.score(batch.ids, state, batch.lengths)
             nats -= float(log_prob_BT.double().sum())
-            if impossible_at is None and math.isinf(nats):
-                impossible_at = _first_impossible(batching, step, log_prob_BT)
+            if math.isinf(nats):
+                places = [impossible_at, _first_impossible(batching, step, log_prob_BT)]
+                impossible_at = min(place for place in places if place is not None)
             seen += batch.tokens
             bar.advance(batch.tokens, status=f"perplexity {_exp(nats / seen):.1f}")
     meta = ids.meta
     return Evaluation(name, nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
 
 
-def _first_impossible(batching: Streams | Windows, step: int, log_prob_BT: torch.Tensor) -> int:
-    """The place in the text of the first impossible token of a batch."""
-    row, column = (log_prob_BT == -torch.inf).nonzero()[0].tolist()
+def _first_impossible(batching: Streams | Windows, step: int, log_prob_BT: torch.Tensor) -> int | None:
+    """The place in the text of a batch's first impossible token; rows of later streams lie later in the text."""
+    rows, columns = (log_prob_BT == -torch.inf).nonzero(as_tuple=True)
+    if len(rows) == 0:
+        return None
     if isinstance(batching, Windows):
-        return int((step * batching.batch_size + row) * batching.length + column)
+        return int(((step * batching.batch_size + rows) * batching.length + columns).min())
     shortest, longer = divmod(len(batching.ids), batching.batch_size)
-    return int(row * shortest + min(row, longer) + step * batching.length + column)
+    return int((rows * shortest + rows.clamp_max(longer) + step * batching.length + columns).min())
