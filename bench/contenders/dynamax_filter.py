@@ -16,9 +16,13 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), optax.adamw
 
 
 def log_likelihoods(logits: Logits, ids_BT: jax.Array) -> jax.Array:
-    """Each row's log-likelihood. Log-emissions are gathered: dynamax's own categorical one-hot encodes V wide."""
+    """Each row's log-likelihood, by the fastest of the ways tried.
+
+    Log-emissions are gathered, where dynamax's own categorical would one-hot encode V wide; gathering before
+    normalising, and rows before time, beat their opposites.
+    """
     start_S, transition_SS = jax.nn.softmax(logits.start_S), jax.nn.softmax(logits.transition_SS, -1)
-    log_emission_BTS = jax.nn.log_softmax(logits.emission_VS, 0)[ids_BT]
+    log_emission_BTS = logits.emission_VS[ids_BT] - jax.nn.logsumexp(logits.emission_VS, 0)
     return jax.vmap(lambda row_TS: hmm_filter(start_S, transition_SS, row_TS).marginal_loglik)(log_emission_BTS)
 
 
