@@ -106,7 +106,7 @@ def explained(model: HMM, ids: IdFile, quiet: bool = False) -> Tensor:
 
     The posterior of a token knows all tokens before it, and those after it up to the end of its piece of 256.
     """
-    batching = Streams(ids, batch_size=min(16, len(ids)), length=256, shuffle=False)
+    batching = Streams(ids, batch_size=max(1, min(16, len(ids) // 256)), length=256, shuffle=False)
     count_S = torch.zeros(model.config.states, dtype=torch.float64)
     state = None
     with Progress("reading", len(ids), unit="tokens", quiet=quiet) as bar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -49,10 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refuse("there is not enough memory: ask for fewer states, a smaller batch or a shorter text.")
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # typer's own errors about options and arguments
-        if usage is None:
-            raise
-        return _refuse(" ".join(usage().split()) + " Add --help to see what there is.")
+        if usage := getattr(error, "format_message", None):  # typer's own errors about options and arguments
+            return _refuse_usage(" ".join(usage().split()))
+        if number := re.search(r"os error (\d+)", str(error)):  # how the tokenizers library says the disk is full
+            return _refuse(_disk_sentence(OSError(int(number[1]), os.strerror(int(number[1])))))
+        raise
     if code == 130:
         say("interrupted")
     return code if isinstance(code, int) else 0
@@ -62,6 +64,12 @@ def _refuse(sentence: str) -> int:
     rank = os.environ.get("RANK", "0")
     say(f"error: {sentence}" if rank == "0" else f"error in process {rank}: {sentence}")
     return 2
+
+
+def _refuse_usage(message: str) -> int:
+    if not message:  # no command at all, for which typer has printed the help
+        return 0
+    return _refuse(f"{message}{'' if message[-1] in '.?!' else '.'} Add --help to see what there is.")
 
 
 def _disk_sentence(error: OSError) -> str:

@@ -91,4 +91,4 @@ def _print(found: Inspection, count: int, source: str, tokenizer: Tokenizer) -> 
 
 
 def _likely(name: str, one: Likely) -> Text:
-    return Text.assemble(name, (f" {one.probability:.2f}".replace(" 0.", " ."), "dim"))
+    return Text.assemble(name, (f"·{one.probability:.2f}".replace("·0.", "·."), "dim"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -69,8 +71,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
     except SafetensorError as error:  # it wraps every error of the disk in a type of its own
-        if "No space left" in str(error):
-            raise OSError(28, "No space left on device") from error
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
         raise
 
 

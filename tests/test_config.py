@@ -1,0 +1,148 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from trellis.config import DataSettings, ModelSettings, RunConfig, as_dict, differences, load, save
+from trellis.errors import TrellisError
+from trellis.models import HMMConfig
+from trellis.training import TrainingSettings
+
+SHIPPED = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nothing_given_is_every_default():
+    assert load() == RunConfig(DataSettings(), ModelSettings(), TrainingSettings())
+
+
+def test_overrides_go_over_the_file_and_the_file_over_defaults(tmp_path):
+    path = written(tmp_path, "model: {states: 7}\ntraining: {lr: 1e-3, epochs: 2}\ndata:\n")
+    config = load(path, ["training.epochs=3", "data.corpus=[a.txt, b.txt]", "model.emission=low_rank", "model.rank=2"])
+    assert (config.model.states, config.model.emission, config.model.rank) == (7, "low_rank", 2)
+    assert (config.training.lr, config.training.epochs) == (0.001, 3.0)
+    assert config.data.corpus == ["a.txt", "b.txt"]
+
+
+def test_a_dash_is_standard_input():
+    assert load(None, ["data.corpus=-"]).data.corpus == "-"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "folder"),
+    [
+        ([], "runs/pydocs-512"),
+        (["data.corpus=/some/where/text.v2.txt.gz", "model.states=3"], "runs/text-3"),
+        (["data.corpus=-"], "runs/stdin-512"),
+        (["out=there"], "there"),
+    ],
+)
+def test_a_run_has_a_sensible_folder(overrides, folder):
+    assert load(None, overrides).folder == Path(folder)
+
+
+def test_what_is_saved_loads_as_the_same(tmp_path):
+    config = load(None, ["training.lr=1e-5", "training.betas=[0.8, 0.9]", "data.corpus=[ä.txt]", "out=x y"])
+    save(config, tmp_path / "new" / "config.yaml")
+    assert load(tmp_path / "new" / "config.yaml") == config
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["config.yaml"]
+    assert "vocab_size" not in as_dict(config)["model"]
+
+
+def test_a_model_gets_its_vocabulary_later():
+    config = load(None, ["model.states=5", "model.transition=low_rank", "model.rank=4"])
+    assert config.model.with_vocabulary(9) == HMMConfig(9, states=5, transition="low_rank", rank=4)
+
+
+def test_differences_are_those_that_matter():
+    a = load(None, ["training.lr=0.1", "training.keep=3", "out=a"])
+    assert differences(a, load(None, ["training.lr=0.2", "out=b"])) == [("training.lr", 0.1, 0.2)]
+    assert differences(a, load(None, ["training.lr=0.1"])) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.lrr=1", "unknown setting 'training.lrr': did you mean 'training.lr'?"),
+        ("trainig.lr=1", "unknown setting 'trainig': did you mean 'training'?"),
+        ("lr=1", "unknown setting 'lr': did you mean 'training.lr'?"),
+        ("model.state=1", "unknown setting 'model.state': did you mean 'model.states'?"),
+        ("data.xyzzy=1", "unknown setting 'data.xyzzy': choose from data.corpus, data.valid,"),
+        ("model.vocab_size=9", "model.vocab_size comes from the tokenizer: set data.vocab_size."),
+        ("model.states=0", "an HMM needs at least one state, not 0"),
+        ("model.states=many", "'model.states' must be a whole number, not 'many'."),
+        ("model.start=dense", "'model.start' cannot be 'dense'"),
+        ("model=3", "'model' must be a group of settings, not 3."),
+        ("training.lr.x=3", "unknown setting 'training.lr.x'"),
+        ("training.lr", "'training.lr' is not an override: write it as training.lr=0.1."),
+        ("=3", "'=3' is not an override"),
+        ("data..corpus=3", "'data..corpus=3' is not an override"),
+        ("data.corpus=[a", "the value of 'data.corpus=[a' is not sound YAML"),
+        ("data.corpus=", "'data.corpus' must be text, not None."),
+        ("data.corpus=[]", "data.corpus names no text"),
+        ("data.max_tokens=0", "data.max_tokens must be at least 1, not 0."),
+        ("training.batch_size=0", "training.batch_size must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_is_explained(override, said):
+    with pytest.raises(TrellisError) as caught:
+        load(None, [override])
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.emission=low_rank", "model.rank=9", "model.states=4"], "model.rank is 9"),
+        (["data.tokenizer=somewhere", "data.vocab_size=9"], "data.vocab_size is for tokenizers learnt"),
+        (["data.tokenizer=bpe", "data.min_count=2"], "data.min_count is for words"),
+        (["training.lr=1", "training.lr.x=1"], "'training.lr.x=1' does not fit: training.lr is one value"),
+    ],
+)
+def test_settings_that_contradict_each_other(overrides, said):
+    with pytest.raises(TrellisError) as caught:
+        load(None, overrides)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model:\n  states: 3\n bad: [", "line 3 is not sound YAML"),
+        ("- 1\n- 2\n", "must hold groups of settings"),
+        ("a: !!python/object:os.system {}\n", "is not sound YAML"),
+    ],
+)
+def test_files_that_are_not_a_config(tmp_path, text, said):
+    with pytest.raises(TrellisError, match=said):
+        load(written(tmp_path, text))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(TrellisError, match="there is no config file"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(TrellisError, match="cannot be read"):
+        load(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"out: caf\xe9\n")
+    with pytest.raises(TrellisError, match="not UTF-8 at byte 8"):
+        load(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_configs_are_sound(path):
+    config = load(path)
+    assert config.folder == Path("runs") / path.stem
+
+
+def test_there_are_shipped_configs():
+    assert {path.stem for path in SHIPPED} >= {"pydocs", "ptb-scalar", "ptb-low-rank", "lee"}
+
+
+def test_every_model_setting_is_open():
+    names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size"}
+    assert set(as_dict(RunConfig())["model"]) == names
