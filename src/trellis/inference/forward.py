@@ -80,7 +80,7 @@ def _counts(
     """Gradients by log-start, log-transition, sorted log-emissions, and predicted first belief."""
     posterior_TBS, message_TBS = walk_back(done, grad_log_prob_TB, grad_final_BS)
     from_NS, to_NS = done.belief_TBS[:-1].flatten(0, 1), message_TBS[1:].flatten(0, 1)
-    transition_SS = from_NS.T @ to_NS
+    transition_SS = (from_NS.T @ to_NS).to(done.transition_SS)  # a product of half precision is counted in full
     start_S = torch.zeros_like(problem.log_start_S)
     if problem.belief_BS is None:
         start_S = message_TBS[0].sum(0) * problem.log_start_S.exp()
@@ -123,6 +123,9 @@ def smooth(
         # An impossible row has no posterior: it counts for nothing rather than up to where it broke.
         weight_TB = torch.isfinite(log_prob_TB.sum(0)).to(log_prob_TB).expand_as(log_prob_TB)
         start_S, transition_SS, posterior_TBS, _ = _counts(problem, done, rescued, weight_TB, None)
+        # Rounding can leave a state that is next to impossible a little less than nothing, and no logarithm.
+        for count in (start_S, transition_SS, posterior_TBS):
+            count.clamp_min_(0.0)
         return Smoothed(
             unsort(log_prob_TB, 1).T,
             unsort(done.final_BS),

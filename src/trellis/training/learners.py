@@ -5,6 +5,7 @@ Both add up what batches teach and then update once; sums over processes are tak
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
@@ -86,6 +87,8 @@ class GradientLearner:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         self.world.sum_(gradients)
         norm = float(torch.nn.utils.get_total_norm(gradients)) / tokens
+        if not math.isfinite(norm):  # before it reaches the parameters, and a checkpoint
+            raise TrellisError("the gradient of this update has diverged: lower training.lr.")
         scale = min(1.0, self.settings.clip / (norm + 1e-12)) / tokens
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.mul_(scale)
@@ -136,6 +139,8 @@ class BaumWelchLearner:
         step = self.settings.step_size * multiplier
         old = self._tables()
         new = [self._normalise(count, dim) for count, dim in zip(self.counts, (0, 1, 0), strict=True)]
+        if not self.counts[0].any():  # every row goes on from an earlier batch, which says nothing of starts
+            new[0] = old[0]
         start_S, transition_SS, emission_VS = (a.lerp_(b, step) for a, b in zip(old, new, strict=True))
         self.model.set_tables(start_S, transition_SS, emission_VS.T)
         self.counts = None
@@ -148,7 +153,7 @@ class BaumWelchLearner:
         smoothed = count + self.settings.smoothing
         total = smoothed.sum(dim, keepdim=True)
         # A state that was never visited and not smoothed knows nothing: all outcomes are equal.
-        return torch.where(total > 0, smoothed / total.clamp_min(1e-30), 1.0 / count.shape[dim])
+        return torch.where(total > 0, smoothed / total, 1.0 / count.shape[dim])
 
     def tensors(self) -> dict[str, Tensor]:
         """Nothing: between updates the model is all there is."""

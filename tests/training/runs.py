@@ -1,0 +1,76 @@
+"""Small runs: a text, a model for it, settings, and what a run leaves behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from trellis.models import HMM, HMMConfig
+from trellis.text import IdFile, MemoryCorpus, WordTokenizer, prepare
+from trellis.training import Trained, TrainingSettings, train
+
+WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d", "e"])
+STATES = 4
+METHODS = ("adamw", "baum_welch")
+BATCHINGS = ("windows", "streams")
+
+
+def text(cache: Path, documents: int = 30, seed: int = 0) -> IdFile:
+    """Documents of up to nine words in which each word likes to be followed by the next letter."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for _ in range(documents):
+        word, words = int(rng.integers(5)), []
+        for _ in range(int(rng.integers(1, 10))):
+            words.append("abcde"[word])
+            word = (word + 1) % 5 if rng.random() < 0.8 else int(rng.integers(5))
+        texts.append(" ".join(words))
+    return prepare(MemoryCorpus(f"text-{seed}", tuple(texts)), WORDS, cache, quiet=True)
+
+
+def make_model(seed: int) -> HMM:
+    return HMM(HMMConfig(WORDS.vocab_size, STATES), seed=seed)
+
+
+def settings(**changes: Any) -> TrainingSettings:
+    """About 22 updates of 4 × 6 tokens, with a checkpoint now and then."""
+    small: dict[str, Any] = {"batch_size": 4, "length": 6, "epochs": 2.0, "checkpoint_every": 3, "lr": 0.1}
+    return TrainingSettings(**(small | changes))
+
+
+def run(folder: Path, chosen: TrainingSettings, *, resume: bool = False, valid: bool = True) -> Trained:
+    """Train in `folder/run` on texts cached beside it."""
+    cache = folder / "cache"
+    held_out = text(cache, 8, seed=1) if valid else None
+    return train(make_model, WORDS, text(cache), held_out, chosen, folder / "run", resume=resume, quiet=True)
+
+
+def diary(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl without what a clock decides."""
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "run").iterdir() if not path.name.startswith("."))
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Everything that the newest checkpoint and the best model remember."""
+    newest = max((folder / "run").glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    found = {"update": torch.tensor(int(newest.name.partition("-")[2]))}
+    for path in (newest / "model", newest / "training", folder / "run" / "best" / "model"):
+        loaded = load_file(path.with_suffix(".safetensors"))
+        found |= {f"{path.parent.name}/{path.name}/{name}": tensor for name, tensor in loaded.items()}
+    return found
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    """Weights, learner, carried state and best model to the bit, and the diary's every number."""
+    ours, theirs = tensors(a), tensors(b)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    assert diary(a) == diary(b)

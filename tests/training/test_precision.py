@@ -1,0 +1,43 @@
+import pytest
+
+from trellis.errors import TrellisError
+from trellis.training import precision
+
+from .runs import BATCHINGS, METHODS, diary, run, settings
+
+
+@pytest.fixture
+def _fresh():
+    precision.bf16_works.cache_clear()
+    yield
+    precision.bf16_works.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_a_processor_that_dies_of_bf16_is_found_out_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(precision, "PROBE", "import os; os.abort()")
+    with pytest.raises(TrellisError, match="bf16 products crash on this processor: set training.precision=float32"):
+        run(tmp_path, settings(precision="bf16"))
+    assert not (tmp_path / "run").exists()
+    precision.check_precision("float32")  # asks nobody
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_a_processor_that_survives_is_asked_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(precision, "PROBE", f"open({str(tmp_path / 'asked')!r}, 'a').write('x')")
+    for _ in range(3):
+        precision.check_precision("bf16")
+    assert (tmp_path / "asked").read_text() == "x"
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_bf16_learns_what_float32_does(method, batching, tmp_path):
+    if not precision.bf16_works():
+        pytest.skip("bf16 products crash on this processor")
+    losses = {}
+    for kind in ("float32", "bf16"):
+        run(tmp_path / kind, settings(precision=kind, method=method, batching=batching, epochs=4.0))
+        losses[kind] = [line["loss"] for line in diary(tmp_path / kind) if "loss" in line]
+    assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.02)
+    assert losses["bf16"] != losses["float32"]
