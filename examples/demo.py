@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 import trellis
-from trellis.inspection import inspect_states
+from trellis.inspection import explained, inspect_states
 from trellis.models.ngram import Bigram, Unigram
 from trellis.text import WordTokenizer
 
 STATES = 256
 LOW_RANK = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "rank": 64}
-SETTINGS = {"batching": "streams", "batch_size": 32, "length": 32, "validations": 2, "checkpoint_every": 200}
+SETTINGS = {"batching": "streams", "batch_size": 32, "length": 32, "weight_decay": 0.1, "epochs": 6, "validations": 2}
 HMMS = {
-    f"scalar HMM, {STATES} states": ({}, trellis.TrainingSettings(lr=0.1, epochs=6, **SETTINGS)),
-    f"low-rank HMM, {STATES} states": (LOW_RANK, trellis.TrainingSettings(lr=0.03, epochs=8, **SETTINGS)),
+    f"scalar HMM, {STATES} states": ({}, trellis.TrainingSettings(lr=0.3, **SETTINGS)),
+    f"low-rank HMM, {STATES} states": (LOW_RANK, trellis.TrainingSettings(lr=0.03, **SETTINGS)),
 }
 console = Console()
 
@@ -73,22 +73,27 @@ def show_perplexities(models, ids):
 
 
 def show_states(model, tokenizer, ids):
-    """The words of the ten states that explain most of the text."""
+    """The words of ten states: those that explain most of the text, each with another first word."""
     table = Table(title="Ten states of the low-rank HMM", title_style="bold")
     for column in ("state", "usage", "words"):
         table.add_column(column)
-    for state in inspect_states(model, ids["valid"]).states[:10]:
+    states = inspect_states(model.tables(), explained(model, ids["valid"])).states
+    by_first_word = {}
+    for state in states:
+        by_first_word.setdefault(state.words[0].id, state)
+    for state in list(by_first_word.values())[:10]:
         words = "  ".join(tokenizer.token(word.id) for word in state.words)
         table.add_row(str(state.state), f"{state.usage:.1%}", words)
     console.print("\n", table)
 
 
 def show_sentences(model, tokenizer):
-    """Three sentences that nobody wrote."""
-    samples = model.sample(3, 30, end=tokenizer.eos_id, generator=torch.Generator().manual_seed(3))
+    """Three sentences that nobody wrote: what may follow the end of another."""
+    _, state = model.score(torch.tensor([[tokenizer.eos_id]] * 3))
+    samples = model.sample(3, 40, state, end=tokenizer.eos_id, generator=torch.Generator().manual_seed(1))
     console.print("\nThree sentences it wrote", style="bold")
     for tokens_T, length in zip(samples.tokens_BT, samples.lengths_B, strict=True):
-        console.print(f"  • {tokenizer.decode(tokens_T[:length].tolist())}")
+        console.print(f"  • {tokenizer.decode(tokens_T[:length].tolist()).removesuffix(' <eos>')}")
 
 
 def main():
