@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
 
 import typer
@@ -20,6 +21,7 @@ Results go to standard output, progress and messages to standard error. Exit cod
 mend (said in one sentence), 3 training stopped as asked and can be resumed, 130 interrupted.
 """
 START = "Start here:\n\ntrellis train model.states=64\n\ntrellis sample runs/pydocs-64"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk; a limit on file sizes counts too
 
 app = typer.Typer(
     help=ABOUT, epilog=START, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -32,6 +34,8 @@ for command in (prepare, train, evaluate, score, decode, sample, inspect):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what the user can mend comes as one sentence on standard error, without a traceback."""
+    if arguments is None:
+        threading.excepthook = _let_threads_fill_the_disk
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="trellis", standalone_mode=False)
         sys.stdout.flush()
@@ -74,9 +78,15 @@ def _refuse_usage(message: str) -> int:
 
 def _disk_sentence(error: OSError) -> str:
     where = f" at {error.filename}" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in FULL:
         return f"the disk is full{where}: make room and run again, training with --resume."
     return f"{error.strerror or error}{where}."
+
+
+def _let_threads_fill_the_disk(told: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread, which a full disk ends; the main thread meets the same disk and says so."""
+    if not isinstance(told.exc_value, OSError) or told.exc_value.errno not in FULL:
+        threading.__excepthook__(told)
 
 
 def _nobody_listens() -> int:

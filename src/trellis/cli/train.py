@@ -51,11 +51,12 @@ def run(
 
     config = _configure(settings or [], data_dir)
     check_precision(config.training.precision)
-    _check_folder(config, resume)
+    ours = _check_folder(config, resume)
     texts = prepare_texts(config.data, quiet=not chief())
     shape = config.model.with_vocabulary(texts.tokenizer.vocab_size)
     if chief():
-        save(config, config.folder / FILE)
+        if ours:
+            save(config, config.folder / FILE)
         _announce(config, texts)
     try:
         trained = train(
@@ -90,8 +91,8 @@ def _configure(arguments: list[str], data_dir: str | None) -> RunConfig:
     return config
 
 
-def _check_folder(config: RunConfig, resume: bool) -> None:
-    """Refuse, before any slow work, a folder that holds another run."""
+def _check_folder(config: RunConfig, resume: bool) -> bool:
+    """Refuse, before any slow work, a folder that holds another run; whether it is sure to hold none but this one."""
     from trellis.config import FILE, differences, load
     from trellis.training import checkpoints
 
@@ -99,13 +100,15 @@ def _check_folder(config: RunConfig, resume: bool) -> None:
     begun = bool(checkpoints.found(folder)) or (folder / "best").exists()
     if begun and not resume:
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder with out=….")
-    if begun and (folder / FILE).exists():
+    known = (folder / FILE).exists()
+    if begun and known:
         for name, there, here in differences(load(folder / FILE), config):
             raise TrellisError(
                 f"{folder} holds another run, with {name}={there} and not {here}: choose another folder with out=…."
             )
     if resume and not begun and chief():
         say(f"nothing to resume in {folder}: starting from the beginning")
+    return known or not begun
 
 
 def _announce(config: RunConfig, texts: Texts) -> None:
