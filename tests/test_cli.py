@@ -290,6 +290,15 @@ def test_long_lines_and_many_lines(capsys, run, model, tokenizer, tmp_path):
     assert scored[0]["log_prob"] == pytest.approx(scored[2]["log_prob"])
 
 
+def test_lines_may_begin_after_an_end(capsys, run, place, model, tokenizer):
+    _, after = model.score(torch.tensor([[tokenizer.eos_id]]))
+    for line in records(done(capsys, "score", run, place / "test.txt", "--bos", "--json")):
+        assert line["log_prob"] == pytest.approx(sum(nats_of(model, tokenizer, line["text"], after)[0]), rel=1e-5)
+    for line in records(done(capsys, "decode", run, place / "test.txt", "--bos", "--json")):
+        best = model.viterbi(torch.tensor([[*tokenizer.encode(line["text"]), tokenizer.eos_id]]), after)
+        assert line["paths"][0]["log_prob"] == pytest.approx(float(best.log_prob_B), rel=1e-5)
+
+
 # decode
 
 
@@ -349,6 +358,12 @@ def test_samples_as_records(capsys, run, tokenizer):
         assert line["ended"] == (line["ids"][-1] == tokenizer.eos_id)
     again = records(done(capsys, "sample", run, "--length", 5, "--json", "--seed", found[0]["seed"]))
     assert again == found
+
+
+def test_samples_begin_like_sentences(capsys, run):
+    found = done(capsys, "sample", run, "--seed", 0, "--count", 40).splitlines()
+    assert sum(line.startswith(("the ", "a ", "one ")) for line in found) >= 36
+    assert done(capsys, "sample", run, "--seed", 0, "--count", 40, "--no-bos").splitlines() != found
 
 
 def test_unknown_words_of_a_prompt_are_mentioned(capsys, run):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trellis.cli.terminal import DataDir, Eos, Files, Json, Model, Split, Threads, print_json, print_row
+from trellis.cli.terminal import Bos, DataDir, Eos, Files, Json, Model, Split, Threads, print_json, print_row
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def run(
         bool, typer.Option("--entropy", help="Also how unsure the path is: its posterior's entropy in nats.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of --samples.")] = 0,
+    bos: Bos = False,
     eos: Eos = True,
     split: Split = "test",
     json: Json = False,
@@ -51,12 +52,13 @@ def run(
     import torch
 
     from trellis.cli.lines import batches, read_lines, read_texts
-    from trellis.cli.texts import load_model
+    from trellis.cli.texts import after_eos, load_model
 
     texts = read_texts(files or [], split, data_dir)
     loaded = load_model(model)
     kind = "posterior" if posterior else "samples" if samples else "paths"
-    ask = _Question(loaded.model, kind, samples or k, entropy, torch.Generator().manual_seed(seed))
+    begin = after_eos(loaded) if bos else None
+    ask = _Question(loaded.model, kind, samples or k, entropy, torch.Generator().manual_seed(seed), begin)
     if not json:
         print_row("line", *HEADS[kind], *(["entropy"] if entropy else []), "states")
     for group in batches(read_lines(texts, loaded.tokenizer, eos)):
@@ -76,6 +78,7 @@ class _Question(NamedTuple):
     number: int
     entropy: bool
     generator: torch.Generator
+    begin: torch.Tensor | None
 
 
 def _answers(ask: _Question, group: list[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
@@ -86,7 +89,8 @@ def _answers(ask: _Question, group: list[Line]) -> Iterator[tuple[Line, dict[str
     ids_BT, lengths_B, missing_BT = tensors(full) if full else (None, None, None)
     found: dict[int, dict[str, Any]] = {line.number: {ask.kind: []} for line in group}
     if ids_BT is not None:
-        evidence = {"lengths_B": lengths_B, "missing_BT": missing_BT}
+        state = None if ask.begin is None else ask.begin.expand(len(full), -1)
+        evidence = {"state": state, "lengths_B": lengths_B, "missing_BT": missing_BT}
         for line, answer in zip(full, _ask(ask, ids_BT, evidence, full), strict=True):
             found[line.number] = answer
         if ask.entropy:

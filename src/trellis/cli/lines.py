@@ -113,12 +113,14 @@ def tensors(lines: list[Line]) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def score_lines(model: HMM, lines: Iterable[Line], carry: bool) -> Iterator[tuple[Line, list[float]]]:
+def score_lines(
+    model: HMM, lines: Iterable[Line], carry: bool, begin: Tensor | None
+) -> Iterator[tuple[Line, list[float]]]:
     """Each line with the natural log-probability of each of its tokens, given the line so far or, if carried, all."""
-    state: Tensor | None = None
+    state = begin
     for group in batches(lines):
         if carry or len(group) == 1:
-            state = state if carry else None
+            state = state if carry else begin
             everything = [id for line in group for id in line.ids]
             gaps = [gap for line in group for gap in line.missing]
             scores, state = _score_row(model, everything, gaps, state)
@@ -128,7 +130,8 @@ def score_lines(model: HMM, lines: Iterable[Line], carry: bool) -> Iterator[tupl
             continue
         full = [line for line in group if line.ids]
         ids_BT, lengths_B, missing_BT = tensors(full)
-        log_prob_BT, _ = model.score(ids_BT, None, lengths_B, missing_BT)
+        first = None if begin is None else begin.expand(len(full), -1)
+        log_prob_BT, _ = model.score(ids_BT, first, lengths_B, missing_BT)
         found = {line.number: row[: len(line.ids)] for line, row in zip(full, log_prob_BT.tolist(), strict=True)}
         yield from ((line, found.get(line.number, [])) for line in group)
 

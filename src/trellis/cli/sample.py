@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import Json, Model, Threads, print_json, say
+from trellis.cli.terminal import Bos, Json, Model, Threads, print_json, say
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def run(
     count: Annotated[int, typer.Option(min=1, help="How many sentences.")] = 3,
     length: Annotated[int, typer.Option(min=1, help="Most tokens to draw; a sentence may end sooner.")] = 40,
     prompt: Annotated[str, typer.Option(help="Go on from these words.")] = "",
+    bos: Bos = True,
     seed: Annotated[int | None, typer.Option(help="Draw the same again. (default: another each time)")] = None,
     json: Json = False,
     threads: Threads = None,
@@ -29,14 +30,14 @@ def run(
     """Draw sentences from the model, each up to its end or to --length tokens."""
     import torch
 
-    from trellis.cli.texts import load_model
+    from trellis.cli.texts import after_eos, load_model
 
     loaded = load_model(model)
     generator = torch.Generator()
     seed = generator.seed() % 2**32 if seed is None else seed
     generator.manual_seed(seed)
     given = loaded.tokenizer.encode(prompt)
-    state = _belief(loaded, given)
+    state = _belief(loaded, given, after_eos(loaded) if bos else None)
     drawn = loaded.model.sample(
         count, length, None if state is None else state.expand(count, -1), loaded.tokenizer.eos_id, generator
     )
@@ -50,15 +51,15 @@ def run(
             print(text.replace("\n", " "))
 
 
-def _belief(loaded: Loaded, given: list[int]) -> Tensor | None:
-    """The belief after the prompt; None if there is no prompt."""
+def _belief(loaded: Loaded, given: list[int], begin: Tensor | None) -> Tensor | None:
+    """The belief after the prompt, if there is one."""
     if not given:
-        return None
+        return begin
     import torch
 
     if unknown := given.count(-1 if loaded.tokenizer.unk_id is None else loaded.tokenizer.unk_id):
         say(f"{unknown} of the prompt's {len(given)} words are unknown to the model and read as <unk>")
-    found = loaded.model.filter(torch.tensor([given]))
+    found = loaded.model.filter(torch.tensor([given]), begin)
     if bool((found.log_prob_BT == -torch.inf).any()):
         raise TrellisError("the model gives the prompt no probability, so nothing can follow it: change the prompt.")
     return found.final_BS

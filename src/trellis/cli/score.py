@@ -8,7 +8,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from trellis.cli.terminal import DataDir, Eos, Files, Json, Model, Split, Threads, figure, print_json, print_row, say
+from trellis.cli.terminal import (
+    Bos,
+    DataDir,
+    Eos,
+    Files,
+    Json,
+    Model,
+    Split,
+    Threads,
+    figure,
+    print_json,
+    print_row,
+    say,
+)
 
 EXAMPLE = (
     "Examples:\n\necho 'the cat sat' | trellis score runs/pydocs-64 --tokens\n\n"
@@ -24,6 +37,7 @@ def run(
     carry: Annotated[
         bool, typer.Option("--carry", help="Lines follow each other: remember the lines before. (default: forget)")
     ] = False,
+    bos: Bos = False,
     eos: Eos = True,
     split: Split = "test",
     json: Json = False,
@@ -36,7 +50,7 @@ def run(
     that of the rest, summed over all it could have been.
     """
     from trellis.cli.lines import read_lines, read_texts, score_lines
-    from trellis.cli.texts import load_model
+    from trellis.cli.texts import after_eos, load_model
 
     texts = read_texts(files or [], split, data_dir)
     loaded = load_model(model)
@@ -46,7 +60,8 @@ def run(
         print_row("line", "token", name) if tokens else print_row(name, "tokens", "unknown", "text")
     lines = counted = unknown = 0
     total = 0.0
-    for line, nats in score_lines(loaded.model, read_lines(texts, loaded.tokenizer, eos), carry):
+    begin = after_eos(loaded) if bos else None
+    for line, nats in score_lines(loaded.model, read_lines(texts, loaded.tokenizer, eos), carry, begin):
         scores = [scale * score for score in nats]
         log_prob = math.fsum(scores) if -math.inf not in scores else -math.inf
         lines, counted, unknown, total = lines + 1, counted + line.tokens, unknown + line.unknown, total + log_prob

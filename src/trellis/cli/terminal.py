@@ -38,6 +38,13 @@ Files = Annotated[
     typer.Argument(metavar="FILE", help="Text, one sentence a line. (default: standard input, or -)"),
 ]
 Split = Annotated[str, typer.Option(help="train, valid or test, of a named corpus.")]
+Bos = Annotated[
+    bool,
+    typer.Option(
+        "--bos/--no-bos",
+        help="A line begins as one after `<eos>` does in running text, not from the model's start distribution.",
+    ),
+]
 Eos = Annotated[bool, typer.Option("--eos/--no-eos", help="Count the end of a line as a token.")]
 
 

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from trellis.config import FILE, DataSettings, load
 from trellis.errors import TrellisError
 from trellis.folders import disk_trouble, whole_folder
@@ -49,6 +52,15 @@ def load_model(name: str) -> Loaded:
     if tokenizer.vocab_size > model.config.vocab_size or told not in (None, tokenizer.fingerprint()):
         raise TrellisError(f"the tokenizer in {folder} is not the one its model was trained with: restore it.")
     return Loaded(folder, model.eval(), tokenizer)
+
+
+@torch.no_grad()
+def after_eos(loaded: Loaded) -> Tensor | None:
+    """The state from which a new sentence begins in running text; None, the very start, if there is no `<eos>`."""
+    if loaded.tokenizer.eos_id is None:
+        return None
+    log_prob_BT, state = loaded.model.score(torch.tensor([[loaded.tokenizer.eos_id]]))
+    return state if float(log_prob_BT) > -torch.inf else None
 
 
 def model_folder(name: str) -> Path:
