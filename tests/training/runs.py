@@ -1,6 +1,7 @@
 """Small runs: a text, a model for it, settings, and what a run leaves behind."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,18 @@ def settings(**changes: Any) -> TrainingSettings:
     return TrainingSettings(**(small | changes))
 
 
-def run(folder: Path, chosen: TrainingSettings, *, resume: bool = False, valid: bool = True) -> Trained:
+def run(
+    folder: Path,
+    chosen: TrainingSettings,
+    *,
+    resume: bool = False,
+    valid: bool = True,
+    make: Callable[[int], HMM] = make_model,
+) -> Trained:
     """Train in `folder/run` on texts cached beside it."""
     cache = folder / "cache"
     held_out = text(cache, 8, seed=1) if valid else None
-    return train(make_model, WORDS, text(cache), held_out, chosen, folder / "run", resume=resume, quiet=True)
+    return train(make, WORDS, text(cache), held_out, chosen, folder / "run", resume=resume, quiet=True)
 
 
 def diary(folder: Path) -> list[dict[str, float]]:

@@ -16,7 +16,7 @@ def _fresh():
 @pytest.mark.usefixtures("_fresh")
 def test_a_processor_that_dies_of_bf16_is_found_out_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "PROBE", "import os; os.abort()")
-    with pytest.raises(TrellisError, match="bf16 products crash on this processor: set training.precision=float32"):
+    with pytest.raises(TrellisError, match=r"bf16 products crash on this processor: set training.precision=float32"):
         run(tmp_path, settings(precision="bf16"))
     assert not (tmp_path / "run").exists()
     precision.check_precision("float32")  # asks nobody
