@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.contenders import TRELLIS
 from bench.problem import Problem
+from bench.race import until_quiet
 from bench.worker import ContenderError, Sample, Worker
 
 CENTRE = Problem(states=512, words=10_000, batch=64, length=64)
@@ -39,6 +40,7 @@ class Point:
         return {
             **known,
             "seconds": [sample.seconds for sample in self.samples],
+            "undisturbed": sum(not sample.disturbed for sample in self.samples),
             "tokens_per_second": size.tokens / best,
             "peak_bytes": max(sample.peak_bytes for sample in self.samples),
         }
@@ -49,7 +51,7 @@ def measure(problem: Problem, repeats: int, limit: float) -> Point:
     try:
         with Worker(TRELLIS, problem, limit) as worker:
             worker.call("step")
-            return Point(problem, tuple(worker.call("step") for _ in range(repeats)))
+            return Point(problem, tuple(until_quiet(worker, "step", repeats)))
     except ContenderError as error:
         return Point(problem, (), str(error))
 

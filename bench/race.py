@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 from bench.contenders import FAST, SLOW, Entry
@@ -16,6 +15,8 @@ from bench.worker import ContenderError, Pass, Sample, Worker
 # Single precision keeps seven digits, and errors of thousands of tokens largely cancel in the total.
 TOLERANCE = 1e-5
 IN_A_ROW = 2  # calls at each turn, so that half of them find caches as they left them
+PATIENCE = 4  # calls in place of each one that was disturbed, at most
+LONG = 30.0  # seconds of calls after which they are not repeated for being disturbed
 PASSES: tuple[Pass, ...] = ("step", "evaluate")
 
 
@@ -28,13 +29,16 @@ class Timing:
     failure: str | None = None  # why there are no samples, or no more
 
     def as_dict(self) -> dict[str, Any]:
-        """Best and median, and the samples behind them."""
+        """Best and median of the undisturbed samples, or of all if there are none."""
         if not self.samples:
             return {"failure": self.failure or "not timed"}
-        seconds = [sample.seconds for sample in self.samples]
+        quiet = [sample for sample in self.samples if not sample.disturbed]
+        seconds = [sample.seconds for sample in quiet or self.samples]
         best, median = min(seconds), statistics.median(seconds)
         return {
             "seconds": seconds,
+            "samples": len(self.samples),
+            "undisturbed": len(quiet),
             "best_seconds": best,
             "median_seconds": median,
             "tokens_per_second": self.tokens / best,
@@ -79,9 +83,14 @@ class Lap:
         }
 
 
-def installed(entry: Entry) -> bool:
-    """Whether the contender's libraries are here."""
-    return all(find_spec(name) is not None for name in entry.needs)
+def until_quiet(worker: Worker, wanted: Pass, calls: int) -> list[Sample]:
+    """This many calls that nobody disturbed, or `PATIENCE` times as many of any kind."""
+    samples: list[Sample] = []
+    while len(samples) < PATIENCE * calls and sum(not sample.disturbed for sample in samples) < calls:
+        samples.append(worker.call(wanted))
+        if sum(sample.seconds for sample in samples) > LONG:
+            break
+    return samples
 
 
 def _lap(entry: Entry, problem: Problem, log_likelihood_B: Any) -> Lap:
@@ -126,7 +135,7 @@ def _turn(worker: Worker, lap: Lap, calls: int) -> bool:
     for wanted in order:
         timing = lap.timings[wanted]
         try:
-            timing.samples += [worker.call(wanted) for _ in range(calls)]
+            timing.samples += until_quiet(worker, wanted, calls)
         except ContenderError as error:
             timing.failure = str(error)
             return False
@@ -144,8 +153,7 @@ def race(
     log_likelihood_B = problem.log_likelihoods()
     laps = [_lap(entry, problem, log_likelihood_B) for entry in entries]
     for lap in laps:
-        if not installed(lap.entry):
-            lap.failure = f"not installed: {', '.join(lap.entry.needs)}"
+        lap.failure = lap.entry.excuse(problem)
     present = [lap for lap in laps if lap.failure is None]
     _run([lap for lap in present if lap.entry in FAST], problem, rounds, limit, say)
     for lap in present:

@@ -18,7 +18,7 @@ Row = list[str]
 RACE_HEAD = [
     "contender", "sequences",
     "step: tokens/s", "median", "× dynamax", "× hmmlearn", "peak MB",
-    "evaluation: tokens/s", "median", "× dynamax", "peak MB",
+    "evaluation: tokens/s", "median", "× dynamax", "peak MB", "quiet",
 ]  # fmt: skip
 GROWTH_HEAD = ["states", "words", "batch × length", "step: tokens/s", "peak MB", "batch × time × states² MB"]
 
@@ -59,6 +59,12 @@ def _pass_cells(race: Results, lap: Results, wanted: str, others: list[str]) -> 
     ]
 
 
+def _quiet(lap: Results) -> str:
+    """How many of a contender's calls nobody disturbed."""
+    counts = [sum(lap[wanted].get(key, 0) for wanted in ("step", "evaluate")) for key in ("undisturbed", "samples")]
+    return f"{counts[0]}/{counts[1]}"
+
+
 def race_rows(race: Results) -> list[Row]:
     """A row a contender."""
     return [
@@ -67,6 +73,7 @@ def race_rows(race: Results) -> list[Row]:
             str(lap["sequences"]),
             *_pass_cells(race, lap, "step", [DYNAMAX.name, HMMLEARN.name]),
             *_pass_cells(race, lap, "evaluate", [DYNAMAX.name]),
+            _quiet(lap),
         ]
         for lap in race["contenders"]
     ]
@@ -135,10 +142,12 @@ METHOD = """\
 A *training step* is forward, backward and update; an *evaluation* the log-likelihood alone. All contenders get the same
 model and the same words (Zipf–Mandelbrot frequencies), drawn from one seed. Each runs in a process of its own on the
 same two threads, and is timed only if its log-likelihood agrees with a plain double-precision filter to 1e-5. The fast
-ones take turns within the run, so that a drift of the machine meets them all. "Tokens/s" is the best of the repeats,
-and what ratios are made of; "median" is their median. "Peak" is the high-water mark of resident memory during the pass
-above what the imported libraries take: parameters, optimiser, data and scratch. Those that cannot take the whole batch,
-for time or memory, take its first sequences; so their update is shared by fewer tokens."""
+ones take turns within the run, so that a drift of the machine meets them all. Calls during which other processes took
+over a tenth of the cores are made again, a few times, and do not count if there are better; "quiet" says how many of
+all calls were spared. "Tokens/s" is the best of the repeats, and what ratios are made of; "median" is their median.
+"Peak" is the high-water mark of resident memory during the pass, above what the libraries take after a toy step:
+parameters, optimiser, data and scratch. Those that cannot take the whole batch, for time or memory, take its first
+sequences; so their update is shared by fewer tokens."""
 
 
 def page(results: Results) -> str:

@@ -13,20 +13,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple
 
-from bench.contenders import THREADS, Entry
+from bench.contenders import THREADS, Contender, Entry
 from bench.problem import Problem
 
 TOY = Problem(states=4, words=8, batch=2, length=3, rank=2)
 Pass = Literal["evaluate", "step"]
+DISTURBED = 0.1  # share of the cores
+_STAT = Path("/proc/stat")
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Sample(NamedTuple):
-    """One timed call: its wall time, its peak of memory above the libraries', and what it returned."""
+    """One timed call."""
 
-    seconds: float
-    peak_bytes: int
-    value: float | None
+    seconds: float  # wall time
+    peak_bytes: int  # of resident memory above the libraries'
+    others: float  # share of the machine's cores that other processes took meanwhile
+    value: float | None  # what the call returned
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the call had to share its cores; OpenMP's barriers then cost many times the work."""
+        return self.others > DISTURBED
 
 
 class ContenderError(Exception):
@@ -46,6 +54,24 @@ def _forget_peak() -> None:
         _CLEAR.write_text("5")  # the kernel's number for "set the high-water mark to what is resident now"
 
 
+def _busy_seconds() -> float:
+    """CPU time that all processes, and the host's other guests, have taken so far; 0 where unknown."""
+    if not _STAT.exists():
+        return 0.0
+    user, nice, system, _idle, _wait, *rest = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:9])
+    return float(user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+
+
+def _timed(contender: Contender, wanted: Pass, libraries: int) -> Sample:
+    _forget_peak()
+    busy, own, began = _busy_seconds(), time.process_time(), time.perf_counter()
+    value = getattr(contender, wanted)()
+    seconds = time.perf_counter() - began
+    others = (_busy_seconds() - busy) - (time.process_time() - own)
+    share = max(0.0, others) / seconds / (os.cpu_count() or 1)
+    return Sample(seconds, _peak_bytes() - libraries, share, value)
+
+
 def _serve(connection: Connection, entry: Entry, problem: Problem) -> None:
     """The child: import, build, then answer calls until told None."""
     try:
@@ -56,11 +82,7 @@ def _serve(connection: Connection, entry: Entry, problem: Problem) -> None:
         contender = contender_class(problem, entry.rows_of(problem))
         connection.send(None)
         while (wanted := connection.recv()) is not None:
-            _forget_peak()
-            began = time.perf_counter()
-            value = getattr(contender, wanted)()
-            seconds = time.perf_counter() - began
-            connection.send(Sample(seconds, _peak_bytes() - libraries, value))
+            connection.send(_timed(contender, wanted, libraries))
     except Exception as error:  # whatever a peer raises becomes its result
         connection.send(ContenderError(f"{type(error).__name__}: {error}".splitlines()[0][:200]))
 

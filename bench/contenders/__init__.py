@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol
 
 from bench.problem import Problem
@@ -38,12 +39,22 @@ class Entry:
     note: str  # what it does, and on how much
     rows: int | None = None  # sequences it takes at once, for those that cannot take the batch
     repeats: int | None = None  # timed calls, for the slow; the others have as many as there are rounds
+    most_words: int | None = None  # vocabulary above which it is left out, as one step would take minutes
     warm_up: bool = True  # an uncounted step first: left out where a step takes minutes and compiles nothing
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def rows_of(self, problem: Problem) -> int:
         """How many sequences of this problem it is given."""
         return min(self.rows or problem.batch, problem.batch)
+
+    def excuse(self, problem: Problem) -> str | None:
+        """Why it does not take part, if it does not."""
+        missing = [name for name in self.needs if find_spec(name) is None]
+        if missing:
+            return f"not installed: {', '.join(missing)}"
+        if self.most_words is not None and problem.words > self.most_words:
+            return "left out: minutes a step"
+        return None
 
     def load(self) -> type[Contender]:
         """Import the class, and with it the library it stands for."""
@@ -85,6 +96,7 @@ POMEGRANATE = Entry(
     "`DenseHMM` of `Categorical`; a step is `summarize` and `from_summaries`",
     rows=16,
     repeats=1,
+    most_words=10_000,
     warm_up=False,
     environment=HUGE_PAGES,
 )
