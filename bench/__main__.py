@@ -15,11 +15,11 @@ from typing import Any
 from bench import growth, machine, report
 from bench.contenders import DYNAMAX_PLAIN, FAST, SLOW, Entry
 from bench.problem import Problem
+from bench.quiet import Patience
 from bench.race import race
 from trellis.progress import Progress
 
 QUICK = tuple(entry for entry in (*FAST, *SLOW) if entry is not DYNAMAX_PLAIN)  # which is the same code again
-BUSY = 0.5  # load average above which others are using the cores
 DEFAULT_OUT = machine.ROOT / "docs" / "bench"
 
 
@@ -32,6 +32,7 @@ class Plan:
     entries: tuple[Entry, ...]
     rounds: int  # turns each fast contender has
     repeats: int  # timed steps at each size of the growth
+    wait: float  # seconds, all in all, to wait for other processes to leave the cores alone
     limit: float  # seconds after which a single call is given up
 
 
@@ -39,29 +40,29 @@ def full() -> Plan:
     """The figures to cite."""
     problems = (Problem(words=10_000), Problem(words=32_000))
     axes = growth.sizes(growth.CENTRE, growth.AXES)
-    return Plan(problems, axes, (*FAST, *SLOW), rounds=5, repeats=3, limit=120.0)
+    return Plan(problems, axes, (*FAST, *SLOW), rounds=5, repeats=3, wait=300.0, limit=120.0)
 
 
 def quick() -> Plan:
     """The same code in seconds; the figures mean nothing."""
     axes = growth.sizes(growth.QUICK_CENTRE, growth.QUICK_AXES)
     problem = Problem(states=16, words=50, batch=4, length=8, rank=8)
-    return Plan((problem,), axes, QUICK, rounds=1, repeats=1, limit=60.0)
+    return Plan((problem,), axes, QUICK, rounds=1, repeats=1, wait=0.0, limit=60.0)
 
 
-def _race(plan: Plan, quiet: bool) -> list[dict[str, Any]]:
+def _race(plan: Plan, patience: Patience, quiet: bool) -> list[dict[str, Any]]:
     turns = sum(plan.rounds if entry.repeats is None else 1 for entry in plan.entries)
     with Progress("race", turns * len(plan.problems), unit="turns", quiet=quiet) as bar:
-        return [
-            {"problem": asdict(problem), "contenders": [lap.as_dict() for lap in laps]}
-            for problem in plan.problems
-            for laps in [race(problem, plan.rounds, plan.limit, plan.entries, lambda name: bar.advance(status=name))]
-        ]
+        results = []
+        for problem in plan.problems:
+            laps = race(problem, plan.rounds, plan.limit, plan.entries, patience, lambda name: bar.advance(1, name))
+            results.append({"problem": asdict(problem), "contenders": [lap.as_dict() for lap in laps]})
+        return results
 
 
-def _grow(plan: Plan, quiet: bool) -> dict[str, list[dict[str, Any]]]:
+def _grow(plan: Plan, patience: Patience, quiet: bool) -> dict[str, list[dict[str, Any]]]:
     with Progress("growth", sum(map(len, plan.growth.values())), unit="sizes", quiet=quiet) as bar:
-        found = growth.grow(plan.growth, plan.repeats, plan.limit, lambda name: bar.advance(status=name))
+        found = growth.grow(plan.growth, plan.repeats, plan.limit, patience, lambda name: bar.advance(1, name))
     return {axis: [point.as_dict() for point in points] for axis, points in found.items()}
 
 
@@ -69,9 +70,8 @@ def run(plan: Plan, command: str, quiet: bool = False) -> dict[str, Any]:
     """Measure everything, and say where."""
     began = datetime.now(UTC)
     described = machine.describe()
-    if described["load_average"][0] > BUSY and not quiet:
-        print(f"bench: load is {described['load_average'][0]:.1f}; figures will be low, torch's most", file=sys.stderr)
-    races, grown = _race(plan, quiet), _grow(plan, quiet)
+    patience = Patience(plan.wait)
+    races, grown = _race(plan, patience, quiet), _grow(plan, patience, quiet)
     return {
         "command": command,
         "date": began.isoformat(timespec="seconds"),

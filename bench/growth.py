@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.contenders import TRELLIS
 from bench.problem import Problem
+from bench.quiet import Patience
 from bench.race import until_quiet
 from bench.worker import ContenderError, Sample, Worker
 
@@ -46,11 +47,12 @@ class Point:
         }
 
 
-def measure(problem: Problem, repeats: int, limit: float) -> Point:
+def measure(problem: Problem, repeats: int, limit: float, patience: Patience) -> Point:
     """Steps at one size in a fresh process; the first, which faults in memory, does not count."""
     try:
         with Worker(TRELLIS, problem, limit) as worker:
             worker.call("step")
+            patience.wait()
             return Point(problem, tuple(until_quiet(worker, "step", repeats)))
     except ContenderError as error:
         return Point(problem, (), str(error))
@@ -62,13 +64,17 @@ def sizes(centre: Problem, axes: Mapping[str, Iterable[int]]) -> dict[str, list[
 
 
 def grow(
-    axes: Mapping[str, list[Problem]], repeats: int, limit: float, say: Callable[[str], None] = lambda _: None
+    axes: Mapping[str, list[Problem]],
+    repeats: int,
+    limit: float,
+    patience: Patience,
+    say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[Point]]:
     """Measure every axis; sizes that axes share are measured once."""
     known: dict[Problem, Point] = {}
     for axis, problems in axes.items():
         for problem in problems:
             if problem not in known:
-                known[problem] = measure(problem, repeats, limit)
+                known[problem] = measure(problem, repeats, limit, patience)
             say(f"{axis} {getattr(problem, axis):,}")
     return {axis: [known[problem] for problem in problems] for axis, problems in axes.items()}

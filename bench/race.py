@@ -10,13 +10,14 @@ from typing import Any
 
 from bench.contenders import FAST, SLOW, Entry
 from bench.problem import Problem
+from bench.quiet import Patience
 from bench.worker import ContenderError, Pass, Sample, Worker
 
 # Single precision keeps seven digits, and errors of thousands of tokens largely cancel in the total.
 TOLERANCE = 1e-5
 IN_A_ROW = 2  # calls at each turn, so that half of them find caches as they left them
-PATIENCE = 4  # calls in place of each one that was disturbed, at most
-LONG = 30.0  # seconds of calls after which they are not repeated for being disturbed
+AGAIN = 2  # calls in place of each one that was disturbed, at most
+LONG = 5.0  # seconds of calls after which they are not repeated for being disturbed
 PASSES: tuple[Pass, ...] = ("step", "evaluate")
 
 
@@ -84,9 +85,9 @@ class Lap:
 
 
 def until_quiet(worker: Worker, wanted: Pass, calls: int) -> list[Sample]:
-    """This many calls that nobody disturbed, or `PATIENCE` times as many of any kind."""
+    """This many calls that nobody disturbed, or `AGAIN` times as many of any kind."""
     samples: list[Sample] = []
-    while len(samples) < PATIENCE * calls and sum(not sample.disturbed for sample in samples) < calls:
+    while len(samples) < AGAIN * calls and sum(not sample.disturbed for sample in samples) < calls:
         samples.append(worker.call(wanted))
         if sum(sample.seconds for sample in samples) > LONG:
             break
@@ -115,7 +116,9 @@ def _enter(stack: ExitStack, worker: Worker, lap: Lap) -> bool:
     return lap.failure is None
 
 
-def _run(laps: list[Lap], problem: Problem, rounds: int, limit: float, say: Callable[[str], None]) -> None:
+def _run(
+    laps: list[Lap], problem: Problem, rounds: int, limit: float, patience: Patience, say: Callable[[str], None]
+) -> None:
     """All these contenders at once, taking turns; only one ever computes."""
     with ExitStack() as stack:
         workers = [(Worker(lap.entry, problem, limit), lap) for lap in laps]  # which import at the same time
@@ -124,6 +127,7 @@ def _run(laps: list[Lap], problem: Problem, rounds: int, limit: float, say: Call
             for worker, lap in list(running):
                 if lap.entry.repeats is not None and turn:
                     continue
+                patience.wait()
                 if not _turn(worker, lap, lap.entry.repeats or IN_A_ROW):
                     running.remove((worker, lap))
                 say(lap.entry.name)
@@ -147,16 +151,18 @@ def race(
     rounds: int,
     limit: float,
     entries: Iterable[Entry] = (*FAST, *SLOW),
+    patience: Patience | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Lap]:
     """Time a training step and an evaluation pass of each contender; the fast ones in turns, the slow alone."""
+    patience = patience or Patience(0.0)
     log_likelihood_B = problem.log_likelihoods()
     laps = [_lap(entry, problem, log_likelihood_B) for entry in entries]
     for lap in laps:
         lap.failure = lap.entry.excuse(problem)
     present = [lap for lap in laps if lap.failure is None]
-    _run([lap for lap in present if lap.entry in FAST], problem, rounds, limit, say)
+    _run([lap for lap in present if lap.entry in FAST], problem, rounds, limit, patience, say)
     for lap in present:
         if lap.entry not in FAST:
-            _run([lap], problem, 1, limit, say)
+            _run([lap], problem, 1, limit, patience, say)
     return laps

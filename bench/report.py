@@ -142,12 +142,14 @@ METHOD = """\
 A *training step* is forward, backward and update; an *evaluation* the log-likelihood alone. All contenders get the same
 model and the same words (Zipf–Mandelbrot frequencies), drawn from one seed. Each runs in a process of its own on the
 same two threads, and is timed only if its log-likelihood agrees with a plain double-precision filter to 1e-5. The fast
-ones take turns within the run, so that a drift of the machine meets them all. Calls during which other processes took
-over a tenth of the cores are made again, a few times, and do not count if there are better; "quiet" says how many of
-all calls were spared. "Tokens/s" is the best of the repeats, and what ratios are made of; "median" is their median.
-"Peak" is the high-water mark of resident memory during the pass, above what the libraries take after a toy step:
-parameters, optimiser, data and scratch. Those that cannot take the whole batch, for time or memory, take its first
-sequences; so their update is shared by fewer tokens."""
+ones take turns within the run, so that a drift of the machine meets them all. Turns wait for a quiet machine, within
+limits; calls during which other processes still took over a tenth of the cores are made again, and count only if there
+are none better; "quiet" says how many of all calls were spared.
+
+"Tokens/s" is the best of the repeats, and what ratios are made of; "median" is their median. "Peak" is the high-water
+mark of resident memory during the pass, above what the libraries take after a toy step: parameters, optimiser, data and
+scratch. Those that cannot take the whole batch, for time or memory, take its first sequences; so their update is shared
+by fewer tokens."""
 
 
 def page(results: Results) -> str:

@@ -15,11 +15,10 @@ from typing import Literal, NamedTuple
 
 from bench.contenders import THREADS, Contender, Entry
 from bench.problem import Problem
+from bench.quiet import DISTURBED, busy_seconds, share
 
 TOY = Problem(states=4, words=8, batch=2, length=3, rank=2)
 Pass = Literal["evaluate", "step"]
-DISTURBED = 0.1  # share of the cores
-_STAT = Path("/proc/stat")
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -54,22 +53,13 @@ def _forget_peak() -> None:
         _CLEAR.write_text("5")  # the kernel's number for "set the high-water mark to what is resident now"
 
 
-def _busy_seconds() -> float:
-    """CPU time that all processes, and the host's other guests, have taken so far; 0 where unknown."""
-    if not _STAT.exists():
-        return 0.0
-    user, nice, system, _idle, _wait, *rest = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:9])
-    return float(user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
-
-
 def _timed(contender: Contender, wanted: Pass, libraries: int) -> Sample:
     _forget_peak()
-    busy, own, began = _busy_seconds(), time.process_time(), time.perf_counter()
+    busy, own, began = busy_seconds(), time.process_time(), time.perf_counter()
     value = getattr(contender, wanted)()
     seconds = time.perf_counter() - began
-    others = (_busy_seconds() - busy) - (time.process_time() - own)
-    share = max(0.0, others) / seconds / (os.cpu_count() or 1)
-    return Sample(seconds, _peak_bytes() - libraries, share, value)
+    others = (busy_seconds() - busy) - (time.process_time() - own)
+    return Sample(seconds, _peak_bytes() - libraries, share(others, seconds), value)
 
 
 def _serve(connection: Connection, entry: Entry, problem: Problem) -> None:
