@@ -17,6 +17,17 @@ WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d", "e"])
 STATES = 4
 METHODS = ("adamw", "baum_welch")
 BATCHINGS = ("windows", "streams")
+# Five rows for two processes; the windows' last batch has a single row, and the streams' last only the longer ones.
+SHARED: dict[str, dict[str, Any]] = {
+    "windows": {"batch_size": 5},
+    "streams": {"batch_size": 5, "batching": "streams"},
+    "accumulated": {"batch_size": 5, "batching": "streams", "accumulate": 3, "epochs": 4.0},
+    "baum_welch": {"batch_size": 5, "batching": "streams", "method": "baum_welch"},
+    "baum_welch windows": {"batch_size": 5, "method": "baum_welch"},
+    "full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "epochs": 5.0},
+    "one window": {"batch_size": 2, "length": 1000},  # one process never has anything to do
+}
+STOPPED: dict[str, Any] = {"batch_size": 5, "batching": "streams", "epochs": 3.0}
 
 
 def text(cache: Path, documents: int = 30, seed: int = 0) -> IdFile:

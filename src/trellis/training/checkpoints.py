@@ -71,7 +71,10 @@ def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Te
     about: dict[str, Any] = storage.read_json(folder / "place.json")
     if about.pop("format", None) != FORMAT:
         raise TrellisError(f"{folder} was written by another version of Trellis: start a new run folder.")
-    place = Place(**about)
+    try:
+        place = Place(**about)
+    except TypeError:
+        raise TrellisError(f"{folder / 'place.json'} is damaged: restore it or use an older checkpoint.") from None
     if place.run != run:
         raise TrellisError(
             f"{folder} belongs to a run with other settings, text or vocabulary: start a new run folder or "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -47,15 +47,17 @@ class World(NamedTuple):
         return slice(self.rank * rows // self.size, (self.rank + 1) * rows // self.size)
 
 
-@contextmanager
-def world() -> Iterator[World]:
-    """This process's place among those that torchrun started, for as long as the block lasts."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
-        yield World()
-        return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    try:
-        yield World(dist.get_rank(), size)
-    finally:
+def world() -> World:
+    """This process's place among those that torchrun started."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return World()
+    # Once for the life of the process: a group made where another was destroyed waits for ever.
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(_leave)
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def _leave() -> None:
+    if dist.is_initialized():
         dist.destroy_process_group()

@@ -6,9 +6,10 @@ import hashlib
 import json
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -69,12 +70,10 @@ def train(
     runs = Path(runs)
     if not resume and (checkpoints.found(runs) or (runs / "best").exists()):
         raise TrellisError(f"{runs} holds a run already: go on with --resume, or choose another folder.")
-    with world() as here:
-        seed = settings.seed
-        if settings.restarts > 1:
-            seed = _best_seed(make_model, tokenizer, text, valid, settings, runs, here, quiet)
-        run = _Run(make_model(seed), tokenizer, text, valid, settings, runs, here, quiet)
-        return run.finish()
+    here, seed = world(), settings.seed
+    if settings.restarts > 1:
+        seed = _best_seed(make_model, tokenizer, text, valid, settings, runs, here, quiet)
+    return _Run(make_model(seed), tokenizer, text, valid, settings, runs, here, quiet).finish()
 
 
 def _best_seed(
@@ -144,13 +143,14 @@ class _Run:
         self._restore()
         if self.place.update < self.updates:
             self._learn()
-        perplexity = None if self.place.best is None else math.exp(self.place.best)
+        perplexity = None if self.place.best is None else _perplexity(self.place.best)
         return Trained(self.runs / "best", perplexity, self.place.tokens, self.place.seconds)
 
     def _restore(self) -> None:
         if self.world.chief:
             self.runs.mkdir(parents=True, exist_ok=True)
             clear_partial(self.runs)
+        self.world.sum(0.0)  # nobody looks before the chief has finished with an earlier run
         found = checkpoints.found(self.runs)
         if not found:
             return
@@ -161,11 +161,11 @@ class _Run:
         self.state = None if state is None else state[self.world.share(len(state))]
 
     def _learn(self) -> None:
-        metrics = Metrics(self.runs, self.place.update) if self.world.chief else None
         batches = self.batching.batches(self.place.step)
         total = self._tokens_at(self.updates)
         with (
             _asked_to_stop() as stop,
+            closing(Metrics(self.runs, self.place.update)) if self.world.chief else nullcontext() as metrics,
             Progress("training", total, unit="tokens", done=self.place.tokens, quiet=self.quiet) as bar,
         ):
             while self.place.update < self.updates:
@@ -184,8 +184,6 @@ class _Run:
                     self._checkpoint()
                 if stopping and not last:
                     raise Stopped(f"stopped after update {update} of {self.updates}; --resume goes on from there.")
-        if metrics:
-            metrics.close()
 
     def _tokens_at(self, update: int) -> int:
         """Tokens seen after so many updates, for the progress bar."""
@@ -235,11 +233,9 @@ class _Run:
             storage.save(self.model, self.runs / "best", self.tokenizer)
 
     def _checkpoint(self) -> None:
-        state = self.state
+        state = self.state if self.settings.batching == "streams" else None  # windows carry nothing
         if state is not None and self.world.size > 1:
             state = self.world.gather_rows(state, self.settings.batch_size)
-        if self.settings.batching != "streams":
-            state = None  # windows carry nothing
         if self.world.chief:
             checkpoints.save(
                 self.runs,
@@ -253,13 +249,16 @@ class _Run:
 
 
 def _perplexity(loss: float) -> float:
-    return math.exp(min(loss, 700.0))
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 @contextmanager
 def _asked_to_stop() -> Iterator[list[int]]:
     """A list that SIGTERM or Ctrl-C puts something in; a second Ctrl-C stops at once."""
     asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # where Python lets nobody listen to signals
+        yield asked
+        return
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked and number == signal.SIGINT:

@@ -21,7 +21,7 @@ class Metrics:
         if not self.path.exists():
             return
         kept = [line for line in self.path.read_text(encoding="utf-8").splitlines() if _update_of(line) <= update]
-        partial = self.path.with_suffix(".partial")
+        partial = self.path.with_name(".metrics.partial")
         partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         partial.replace(self.path)
 

@@ -1,0 +1,91 @@
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from trellis.training import checkpoints
+from trellis.training.distributed import World
+
+from .runs import SHARED, STOPPED, diary, run, settings, tensors
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def two():
+    """What two processes made of every case, and what they said."""
+    script, port = str(Path(__file__).with_name("processes.py")), str(free_port())
+    launch = ["torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", *launch, script, folder],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        yield Path(folder), done.stdout
+
+
+def assert_close_runs(a, b):
+    """The diary's numbers and the newest weights, but for the order of sums."""
+    ours, theirs = diary(a), diary(b)
+    assert [line.keys() for line in ours] == [line.keys() for line in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    ours, theirs = tensors(a), tensors(b)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.slow  # starts two processes, once for all
+@pytest.mark.parametrize("case", SHARED)
+def test_two_processes_learn_what_one_does(case, two, tmp_path):
+    folder, _ = two
+    run(tmp_path, settings(**SHARED[case]))
+    assert_close_runs(folder / case, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_and_go_on(two, tmp_path):
+    folder, said = two
+    assert said.count("resumed: stopped after update 9 of 18; --resume goes on from there.") == 2
+    run(tmp_path, settings(**STOPPED))
+    assert_close_runs(folder / "resumed", tmp_path)
+
+
+@pytest.mark.slow
+def test_what_two_began_one_can_finish(two, tmp_path):
+    folder, _ = two
+    begun = folder / "left to one"
+    assert [path.name for path in checkpoints.found(begun / "run")][-1] == "checkpoint-9"
+    run(begun, settings(**STOPPED), resume=True)
+    run(tmp_path, settings(**STOPPED))
+    assert_close_runs(begun, tmp_path)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 7])
+def test_shares_are_every_row_once_and_fair(size, rows):
+    shares = [list(range(rows))[World(rank, size).share(rows)] for rank in range(size)]
+    assert list(itertools.chain(*shares)) == list(range(rows))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_alone_a_process_is_its_own_sum():
+    tensor = torch.tensor([1.0, 2.0])
+    World().sum_([tensor])
+    assert tensor.tolist() == [1.0, 2.0]
+    assert World().sum(1.5, 2) == (1.5, 2.0)
+    assert World().chief
+    assert not World(1, 2).chief

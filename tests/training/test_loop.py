@@ -1,0 +1,341 @@
+import itertools
+import json
+import math
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trellis.errors import TrellisError
+from trellis.evaluation import evaluate
+from trellis.models import HMM, HMMConfig, Unigram
+from trellis.training import Stopped, checkpoints, loop
+
+from .runs import (
+    BATCHINGS,
+    METHODS,
+    STATES,
+    WORDS,
+    assert_same_run,
+    diary,
+    make_model,
+    run,
+    settings,
+    tensors,
+    text,
+    visible,
+)
+
+
+class CrashError(Exception):
+    """What a bug, or a full disk, would be."""
+
+
+@pytest.fixture
+def at_update(monkeypatch):
+    """Do something when a certain update has just been noted in the diary."""
+    write = loop.Metrics.write
+
+    def install(wanted, action):
+        def noted(self, update, **numbers):
+            write(self, update, **numbers)
+            if update == wanted and "loss" in numbers:
+                action()
+
+        monkeypatch.setattr(loop.Metrics, "write", noted)
+
+    yield install
+    monkeypatch.undo()
+
+
+def crash():
+    raise CrashError
+
+
+def ask_to_stop(number=signal.SIGTERM):
+    return lambda: os.kill(os.getpid(), number)
+
+
+def low_rank(seed):
+    parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "rank": 2, "shared": True}
+    return HMM(HMMConfig(WORDS.vocab_size, STATES, **parts), seed=seed)
+
+
+# Resuming
+
+
+@pytest.mark.parametrize(
+    ("changes", "make"),
+    [
+        *(({"method": m, "batching": b}, make_model) for m, b in itertools.product(METHODS, BATCHINGS)),
+        ({"batching": "streams", "accumulate": 3, "epochs": 6.0}, low_rank),
+        ({"schedule": "plateau", "patience": 0, "factor": 0.5, "lr": 1.0, "restarts": 2, "restart_steps": 2}, low_rank),
+        ({"method": "baum_welch", "full_batch": True, "epochs": 14.0, "step_size": 0.7}, make_model),
+    ],
+)
+def test_a_run_stopped_and_crashed_ends_with_the_same_weights(changes, make, at_update, tmp_path):
+    chosen = settings(**changes)
+    run(tmp_path / "undisturbed", chosen, make=make)
+    at_update(5, ask_to_stop())
+    with pytest.raises(Stopped, match=r"stopped after update 6 of \d+; --resume goes on from there"):
+        run(tmp_path / "disturbed", chosen, make=make)
+    at_update(11, crash)  # after checkpoint 9
+    with pytest.raises(CrashError):
+        run(tmp_path / "disturbed", chosen, make=make, resume=True)
+    assert diary(tmp_path / "disturbed")[-1]["update"] == 11
+    at_update(0, crash)
+    run(tmp_path / "disturbed", chosen, make=make, resume=True)
+    assert_same_run(tmp_path / "disturbed", tmp_path / "undisturbed")
+
+
+def test_a_finished_run_stays_as_it_is(tmp_path):
+    first = run(tmp_path, settings())
+    before = tensors(tmp_path)
+    again = run(tmp_path, settings(), resume=True)
+    assert again == first
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors(tmp_path).items())
+
+
+def test_how_often_to_save_may_change_between_sessions(at_update, tmp_path):
+    run(tmp_path / "undisturbed", settings())
+    at_update(5, ask_to_stop())
+    with pytest.raises(Stopped):
+        run(tmp_path / "disturbed", settings())
+    run(tmp_path / "disturbed", settings(checkpoint_every=1, keep=5), resume=True)
+    assert_same_run(tmp_path / "disturbed", tmp_path / "undisturbed")
+
+
+def test_a_request_to_stop_in_the_last_update_is_the_end(at_update, tmp_path):
+    updates = diary_length(tmp_path)
+    at_update(updates - 1, ask_to_stop())
+    assert run(tmp_path / "asked", settings()).tokens == 2 * len(text(tmp_path / "cache"))
+
+
+def diary_length(folder):
+    run(folder / "counted", settings())
+    return int(diary(folder / "counted")[-1]["update"])
+
+
+def test_a_second_interrupt_stops_at_once(at_update, tmp_path):
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    at_update(4, twice)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, settings())
+    assert [path.name for path in checkpoints.found(tmp_path / "run")] == ["checkpoint-3"]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_training_works_in_a_thread(tmp_path):
+    run(tmp_path / "main", settings())
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: (torch.set_num_threads(1), run(tmp_path / "thread", settings()))).result()
+    assert_same_run(tmp_path / "thread", tmp_path / "main")
+
+
+# Refusals
+
+
+def contents(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def stopped(at_update, tmp_path):
+    """A run stopped after six updates."""
+    at_update(5, ask_to_stop())
+    with pytest.raises(Stopped):
+        run(tmp_path, settings(batching="streams"))
+    at_update(0, crash)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "place.json"])
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_a_checkpoint_cut_short_is_refused_and_left_alone(name, share, stopped):
+    path = stopped / "run" / "checkpoint-6" / name
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    before = contents(stopped)
+    with pytest.raises(TrellisError, match=f"{name} is cut short or damaged: restore it or use an older checkpoint"):
+        run(stopped, settings(batching="streams"), resume=True)
+    assert contents(stopped) == before
+    path.write_bytes(data)
+    run(stopped, settings(batching="streams"), resume=True)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "place.json"])
+def test_a_checkpoint_that_lacks_a_file_is_refused(name, stopped):
+    (stopped / "run" / "checkpoint-6" / name).unlink()
+    with pytest.raises(TrellisError, match=name):
+        run(stopped, settings(batching="streams"), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": 2}, "was written by another version of Trellis"),
+        ({"run": "0123"}, "belongs to a run with other settings, text or vocabulary"),
+        ({"stepp": 3}, r"place\.json is damaged"),
+    ],
+)
+def test_another_place_is_refused(change, sentence, stopped):
+    path = stopped / "run" / "checkpoint-6" / "place.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    before = contents(stopped)
+    with pytest.raises(TrellisError, match=sentence):
+        run(stopped, settings(batching="streams"), resume=True)
+    assert contents(stopped) == before
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.2}, {"epochs": 3.0}, {"seed": 1}, {"batching": "windows"}, {"length": 7}])
+def test_other_settings_are_refused(change, stopped):
+    before = contents(stopped)
+    with pytest.raises(TrellisError, match="start a new run folder or restore the old settings"):
+        run(stopped, settings(**({"batching": "streams"} | change)), resume=True)
+    assert contents(stopped) == before
+
+
+def test_another_model_or_other_text_is_refused(stopped):
+    with pytest.raises(TrellisError, match="other settings, text or vocabulary"):
+        run(stopped, settings(batching="streams"), resume=True, make=low_rank)
+    with pytest.raises(TrellisError, match="other settings, text or vocabulary"):
+        run(stopped, settings(batching="streams"), resume=True, valid=False)
+
+
+def test_a_folder_with_a_run_is_not_begun_again(stopped):
+    before = contents(stopped)
+    with pytest.raises(TrellisError, match="holds a run already: go on with --resume, or choose another folder"):
+        run(stopped, settings(batching="streams"))
+    assert contents(stopped) == before
+
+
+def test_an_impossible_token_stops_the_run_with_its_sentence(tmp_path):
+    def make(seed):
+        model = make_model(seed)
+        start, transition, emission = model.tables()
+        emission[:, WORDS.id("c")] = 0.0
+        model.set_tables(start, transition, emission / emission.sum(1, keepdim=True))
+        return model
+
+    with pytest.raises(TrellisError, match=r"the token at row \d, position \d of the batch is impossible"):
+        run(tmp_path, settings(), make=make)
+
+
+# What a run leaves behind
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": "baum_welch", "full_batch": True}], ids=METHODS)
+def test_it_learns_more_than_how_often_words_come(changes, tmp_path):
+    found = run(tmp_path, settings(epochs=20.0, **changes))
+    learnt, held_out = text(tmp_path / "cache"), text(tmp_path / "cache", 8, seed=1)
+    assert found.perplexity < 0.95 * evaluate(Unigram.fit(learnt, WORDS.vocab_size), held_out, "windows").perplexity
+    assert found.tokens == 20 * len(learnt)
+
+
+def test_the_diary_notes_every_update_with_its_rate_and_tokens(tmp_path):
+    run(tmp_path, settings(schedule="constant", warmup=0.2))
+    learnt = [line for line in diary(tmp_path) if "loss" in line]
+    updates = len(learnt)
+    assert [line["update"] for line in learnt] == list(range(1, updates + 1))
+    warm = round(0.2 * updates)
+    assert [line["lr"] for line in learnt] == pytest.approx([0.1 * min(1, (n + 1) / warm) for n in range(updates)])
+    assert learnt[-1]["tokens"] == 2 * len(text(tmp_path / "cache"))
+    assert learnt[0]["tokens"] == 24
+
+
+def test_the_first_loss_is_that_of_the_fresh_model_on_the_first_batch(tmp_path):
+    run(tmp_path, settings())
+    batching = loop.Windows(text(tmp_path / "cache"), batch_size=4, length=6, seed=0)
+    batch = next(batching.batches())
+    log_prob, _ = make_model(0).score(batch.ids, lengths_B=batch.lengths)
+    assert diary(tmp_path)[0]["loss"] == pytest.approx(-float(log_prob.detach().sum()) / batch.tokens)
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_the_model_with_the_lowest_validation_loss_is_kept(batching, tmp_path):
+    found = run(tmp_path, settings(batching=batching, lr=2.0, epochs=6.0, schedule="constant"))
+    losses = [line["valid_loss"] for line in diary(tmp_path) if "valid_loss" in line]
+    assert min(losses) < losses[-1]  # otherwise this says nothing
+    best = evaluate(HMM.from_pretrained(found.best), text(tmp_path / "cache", 8, seed=1), batching)
+    assert best.nats / best.tokens == min(losses)
+    assert found.perplexity == pytest.approx(math.exp(min(losses)))
+
+
+def test_validations_come_as_often_as_asked(tmp_path):
+    run(tmp_path / "four", settings(epochs=3.0, validations=4.0))
+    steps = loop.Windows(text(tmp_path / "cache"), batch_size=4, length=6).steps_per_epoch
+    every = round(steps / 4)
+    noted = [line["update"] for line in diary(tmp_path / "four") if "valid_loss" in line]
+    assert noted == sorted({*range(every, 3 * steps + 1, every), 3 * steps})
+
+
+def test_without_validation_text_the_last_model_is_kept(tmp_path):
+    found = run(tmp_path, settings(), valid=False)
+    assert found.perplexity is None
+    last = load_file(checkpoints.found(tmp_path / "run")[-1] / "model.safetensors")
+    best = load_file(found.best / "model.safetensors")
+    assert last.keys() == best.keys()
+    assert all(torch.equal(best[name], tensor) for name, tensor in last.items())
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_newest_checkpoints_are_kept(keep, tmp_path):
+    run(tmp_path, settings(keep=keep, checkpoint_every=5))
+    updates = int(diary(tmp_path)[-1]["update"])
+    wanted = sorted({*range(5, updates + 1, 5), updates})[-keep:]
+    assert [path.name for path in checkpoints.found(tmp_path / "run")] == [f"checkpoint-{n}" for n in wanted]
+    assert visible(tmp_path) == sorted(["best", "metrics.jsonl", "tensorboard", *(f"checkpoint-{n}" for n in wanted)])
+
+
+def test_checkpoints_are_told_apart_by_number_not_by_name(tmp_path):
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-2", "checkpoint-x", ".checkpoint-11-abc.partial"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in checkpoints.found(tmp_path)] == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
+
+
+def test_a_run_is_decided_by_its_seed(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(tmp_path / name, settings(seed=seed))
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert diary(tmp_path / "a")[0]["loss"] != diary(tmp_path / "c")[0]["loss"]
+
+
+def test_accumulated_batches_learn_like_larger_ones(tmp_path):
+    """Windows of an epoch come in one order, so two batches of 3 rows are one of 6."""
+    common = {"epochs": 1.0, "schedule": "constant"}
+    run(tmp_path / "two", settings(batch_size=3, accumulate=2, **common))
+    run(tmp_path / "one", settings(batch_size=6, **common))
+    two, one = ([line["loss"] for line in diary(tmp_path / name) if "loss" in line] for name in ("two", "one"))
+    assert len(two) == 4
+    assert two == pytest.approx(one[:4], rel=1e-5)
+
+
+# Restarts
+
+
+def test_restarts_go_on_with_the_best_seed(tmp_path):
+    chosen = settings(seed=1, restarts=3, restart_steps=6)
+    run(tmp_path / "restarts", chosen)
+    trials = {}
+    for seed in (1, 2, 3):
+        lines = (tmp_path / "restarts" / "run" / f"restart-{seed}" / "metrics.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        assert max(line["update"] for line in found) == 6
+        trials[seed] = min(line["valid_loss"] for line in found if "valid_loss" in line)
+    best = min(trials, key=trials.__getitem__)
+    assert best != 1  # otherwise this says nothing
+    run(tmp_path / "alone", settings(seed=1), make=lambda seed: make_model(best))
+    ours, theirs = tensors(tmp_path / "restarts"), tensors(tmp_path / "alone")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_restarts_need_validation_text(tmp_path):
+    with pytest.raises(TrellisError, match=r"set data\.valid or training\.restarts=1"):
+        run(tmp_path, settings(restarts=2), valid=False)
