@@ -2,6 +2,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,10 @@ from safetensors.torch import load_file
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate
 from trellis.models import HMM, HMMConfig, Unigram
+from trellis.text import Streams, Windows
 from trellis.training import Stopped, checkpoints, loop
+from trellis.training.learners import BaumWelchLearner, GradientLearner
+from trellis.training.schedules import Schedule
 
 from .runs import (
     BATCHINGS,
@@ -252,10 +256,31 @@ def test_the_diary_notes_every_update_with_its_rate_and_tokens(tmp_path):
 
 def test_the_first_loss_is_that_of_the_fresh_model_on_the_first_batch(tmp_path):
     run(tmp_path, settings())
-    batching = loop.Windows(text(tmp_path / "cache"), batch_size=4, length=6, seed=0)
+    batching = Windows(text(tmp_path / "cache"), batch_size=4, length=6, seed=0)
     batch = next(batching.batches())
     log_prob, _ = make_model(0).score(batch.ids, lengths_B=batch.lengths)
     assert diary(tmp_path)[0]["loss"] == pytest.approx(-float(log_prob.detach().sum()) / batch.tokens)
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_its_learner_its_batches_and_its_schedule(method, batching, tmp_path):
+    """The loop once more, as plainly as can be."""
+    chosen = settings(method=method, batching=batching, warmup=0.3, validations=1000.0)
+    run(tmp_path, chosen)
+    model = make_model(0)
+    learner = (GradientLearner if method == "adamw" else BaumWelchLearner)(model, chosen)
+    batches = (Streams if batching == "streams" else Windows)(
+        text(tmp_path / "cache"), batch_size=4, length=6, seed=0
+    ).batches()
+    updates, state = int(diary(tmp_path)[-1]["update"]), None
+    for update in range(updates):
+        batch = next(batches)
+        learnt = learner.learn(batch, state[: len(batch.ids)] if batch.carried else None)
+        learner.update(learnt.tokens, Schedule(chosen, updates).at(update))
+        state = learnt.state
+    found = load_file(tmp_path / "run" / f"checkpoint-{updates}" / "model.safetensors")
+    assert all(torch.equal(found[name], parameter) for name, parameter in model.named_parameters())
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)
@@ -270,7 +295,7 @@ def test_the_model_with_the_lowest_validation_loss_is_kept(batching, tmp_path):
 
 def test_validations_come_as_often_as_asked(tmp_path):
     run(tmp_path / "four", settings(epochs=3.0, validations=4.0))
-    steps = loop.Windows(text(tmp_path / "cache"), batch_size=4, length=6).steps_per_epoch
+    steps = Windows(text(tmp_path / "cache"), batch_size=4, length=6).steps_per_epoch
     every = round(steps / 4)
     noted = [line["update"] for line in diary(tmp_path / "four") if "valid_loss" in line]
     assert noted == sorted({*range(every, 3 * steps + 1, every), 3 * steps})
@@ -292,6 +317,16 @@ def test_the_newest_checkpoints_are_kept(keep, tmp_path):
     wanted = sorted({*range(5, updates + 1, 5), updates})[-keep:]
     assert [path.name for path in checkpoints.found(tmp_path / "run")] == [f"checkpoint-{n}" for n in wanted]
     assert visible(tmp_path) == sorted(["best", "metrics.jsonl", "tensorboard", *(f"checkpoint-{n}" for n in wanted)])
+
+
+def test_old_checkpoints_vanish_before_they_are_deleted(tmp_path, monkeypatch):
+    """A kill in the middle of deleting must not leave half a checkpoint in sight."""
+    deleted, rmtree = [], shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path, **how: (deleted.append(path.name), rmtree(path, **how)))
+        run(tmp_path, settings(keep=1, checkpoint_every=1))
+    assert any(name.startswith(".checkpoint-") for name in deleted)
+    assert [name for name in deleted if not name.startswith(".")] == []
 
 
 def test_checkpoints_are_told_apart_by_number_not_by_name(tmp_path):
