@@ -214,3 +214,20 @@ def test_ids_outside_the_vocabulary_are_refused(bad, ids):
     for question in (model.score, model.smooth, model.viterbi, model.expected_counts):
         with pytest.raises(TrellisError, match=f"token id {bad} is outside the model's vocabulary of {V}"):
             question(torch.tensor(ids))
+
+
+def test_padding_and_missing_tokens_may_hold_any_id():
+    """So that what `sample` gives, −1 past each end, can be scored as it is."""
+    model = HMM(HMMConfig(vocab_size=7, states=3), seed=1)
+    ids_BT, lengths_B = torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([3, 1])
+    dirty_BT = torch.tensor([[1, 2, 3], [4, -1, 99]])
+    assert torch.equal(model.score(dirty_BT, lengths_B=lengths_B)[0], model.score(ids_BT, lengths_B=lengths_B)[0])
+    for a, b in zip(
+        model.expected_counts(dirty_BT, lengths_B=lengths_B),
+        model.expected_counts(ids_BT, lengths_B=lengths_B),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+    missing_BT = torch.tensor([[False, True, False]])
+    gaps = [model.score(torch.tensor([[1, id, 3]]), missing_BT=missing_BT)[0] for id in (-1, 5)]
+    assert torch.equal(*gaps)

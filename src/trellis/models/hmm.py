@@ -26,7 +26,7 @@ from trellis.inference import (
 )
 from trellis.models import storage
 from trellis.models.parameters import HMMConfig, Scalar, build_parts
-from trellis.models.scorer import check_ids
+from trellis.models.scorer import check_ids, without_padding
 
 
 class Tables(NamedTuple):
@@ -79,6 +79,8 @@ class HMM(nn.Module):
 
     def log_emission(self, ids_BT: Tensor, missing_BT: Tensor | None = None) -> Tensor:
         """log p(token | state) of each token, B×T×S; zero where the token is missing."""
+        if missing_BT is not None:
+            ids_BT = ids_BT.masked_fill(missing_BT, 0)
         self.check_ids(ids_BT)
         # Time-major, as the recursion reads it; each distinct word once.
         distinct, inverse_TB = ids_BT.T.unique(return_inverse=True)
@@ -116,7 +118,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, and the state to carry on from. Differentiable."""
-        return log_probs(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+        return log_probs(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
 
     @torch.no_grad()
     def filter(
@@ -127,7 +129,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Forward:
         """The belief over states after each token."""
-        return forward(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+        return forward(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
 
     @torch.no_grad()
     def smooth(
@@ -138,7 +140,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Smoothed:
         """The posterior over states at each token given all of them, and expected transition counts."""
-        return smooth(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+        return smooth(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
 
     @torch.no_grad()
     def viterbi(
@@ -149,7 +151,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Paths:
         """The most probable state path of each row."""
-        return viterbi(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+        return viterbi(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
 
     @torch.no_grad()
     def k_best(
@@ -161,7 +163,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> KBest:
         """The k most probable state paths of each row."""
-        return k_best(*self._evidence(ids_BT, missing_BT), k, lengths_B, state)
+        return k_best(*self._evidence(ids_BT, lengths_B, missing_BT), k, lengths_B, state)
 
     @torch.no_grad()
     def sample_posterior(
@@ -174,7 +176,7 @@ class HMM(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """State paths drawn from the posterior, B×N×T."""
-        return sample_posterior(*self._evidence(ids_BT, missing_BT), samples, lengths_B, state, generator)
+        return sample_posterior(*self._evidence(ids_BT, lengths_B, missing_BT), samples, lengths_B, state, generator)
 
     @torch.no_grad()
     def entropy(
@@ -185,7 +187,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Tensor:
         """How unsure the model is of each row's state path: the posterior's entropy in nats, B."""
-        return posterior_entropy(*self._evidence(ids_BT, missing_BT), lengths_B, state)
+        return posterior_entropy(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
 
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
@@ -210,14 +212,20 @@ class HMM(nn.Module):
     @torch.no_grad()
     def expected_counts(self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None) -> Counts:
         """Expected starts, transitions and emissions of a batch."""
-        log_start_S, log_transition_SS, log_emission_BTS = self._evidence(ids_BT, None)
+        log_start_S, log_transition_SS, log_emission_BTS = self._evidence(ids_BT, lengths_B)
         smoothed = smooth(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, state)
         emission_VS = smoothed.start_S.new_zeros(self.config.vocab_size, self.config.states)
-        emission_VS.index_add_(0, ids_BT.T.flatten(), smoothed.posterior_BTS.transpose(0, 1).flatten(0, 1))
+        emission_VS.index_add_(
+            0, without_padding(ids_BT, lengths_B).T.flatten(), smoothed.posterior_BTS.transpose(0, 1).flatten(0, 1)
+        )
         return Counts(smoothed.log_prob_BT, smoothed.final_BS, smoothed.start_S, smoothed.transition_SS, emission_VS)
 
-    def _evidence(self, ids_BT: Tensor, missing_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        return self.log_start(), self.log_transition(), self.log_emission(ids_BT, missing_BT)
+    def _evidence(
+        self, ids_BT: Tensor, lengths_B: Tensor | None, missing_BT: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of start, transition and these tokens, as the recursions take them."""
+        log_emission_BTS = self.log_emission(without_padding(ids_BT, lengths_B), missing_BT)
+        return self.log_start(), self.log_transition(), log_emission_BTS
 
     # Files
 

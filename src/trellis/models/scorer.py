@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
@@ -30,3 +31,10 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
         raise TrellisError(
             f"token id {bad} is outside the model's vocabulary of {vocab_size}: use the tokenizer saved with the model."
         )
+
+
+def without_padding(ids_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
+    """The ids with zeros past each row's end, where anything may stand."""
+    if lengths_B is None:
+        return ids_BT
+    return ids_BT.masked_fill(torch.arange(ids_BT.shape[1], device=ids_BT.device) >= lengths_B[:, None], 0)
