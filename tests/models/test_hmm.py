@@ -222,12 +222,8 @@ def test_padding_and_missing_tokens_may_hold_any_id():
     ids_BT, lengths_B = torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([3, 1])
     dirty_BT = torch.tensor([[1, 2, 3], [4, -1, 99]])
     assert torch.equal(model.score(dirty_BT, lengths_B=lengths_B)[0], model.score(ids_BT, lengths_B=lengths_B)[0])
-    for a, b in zip(
-        model.expected_counts(dirty_BT, lengths_B=lengths_B),
-        model.expected_counts(ids_BT, lengths_B=lengths_B),
-        strict=True,
-    ):
-        assert torch.equal(a, b)
+    clean, dirty = (model.expected_counts(x, lengths_B=lengths_B) for x in (ids_BT, dirty_BT))
+    assert all(torch.equal(a, b) for a, b in zip(clean, dirty, strict=True))
     missing_BT = torch.tensor([[False, True, False]])
     gaps = [model.score(torch.tensor([[1, id, 3]]), missing_BT=missing_BT)[0] for id in (-1, 5)]
     assert torch.equal(*gaps)
