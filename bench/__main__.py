@@ -32,7 +32,9 @@ class Plan:
     entries: tuple[Entry, ...]
     rounds: int  # turns each fast contender has
     repeats: int  # timed steps at each size of the growth
-    wait: float  # seconds, all in all, to wait for other processes to leave the cores alone
+    wait: (
+        float  # seconds, all in all and for race and growth each, to wait for other processes to leave the cores alone
+    )
     limit: float  # seconds after which a single call is given up
 
 
@@ -40,7 +42,7 @@ def full() -> Plan:
     """The figures to cite."""
     problems = (Problem(words=10_000), Problem(words=32_000))
     axes = growth.sizes(growth.CENTRE, growth.AXES)
-    return Plan(problems, axes, (*FAST, *SLOW), rounds=5, repeats=3, wait=300.0, limit=120.0)
+    return Plan(problems, axes, (*FAST, *SLOW), rounds=5, repeats=3, wait=240.0, limit=120.0)
 
 
 def quick() -> Plan:
@@ -70,8 +72,7 @@ def run(plan: Plan, command: str, quiet: bool = False) -> dict[str, Any]:
     """Measure everything, and say where."""
     began = datetime.now(UTC)
     described = machine.describe()
-    patience = Patience(plan.wait)
-    races, grown = _race(plan, patience, quiet), _grow(plan, patience, quiet)
+    races, grown = _race(plan, Patience(plan.wait), quiet), _grow(plan, Patience(plan.wait), quiet)
     return {
         "command": command,
         "date": began.isoformat(timespec="seconds"),

@@ -20,7 +20,7 @@ RACE_HEAD = [
     "step: tokens/s", "median", "× dynamax", "× hmmlearn", "peak MB",
     "evaluation: tokens/s", "median", "× dynamax", "peak MB", "quiet",
 ]  # fmt: skip
-GROWTH_HEAD = ["states", "words", "batch × length", "step: tokens/s", "peak MB", "batch × time × states² MB"]
+GROWTH_HEAD = ["states", "words", "batch × length", "step: tokens/s", "peak MB", "batch × time × states² MB", "quiet"]
 
 
 def _rate(race: Results, name: str, wanted: str) -> float | None:
@@ -89,6 +89,7 @@ def growth_rows(points: list[Results]) -> list[Row]:
             _number(point.get("tokens_per_second")) if point["failure"] is None else point["failure"],
             _megabytes(point.get("peak_bytes")),
             _megabytes(point["square_bytes"]),
+            f"{point.get('undisturbed', 0)}/{len(point.get('seconds', []))}",
         ]
         for point in points
     ]
