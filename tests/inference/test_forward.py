@@ -211,3 +211,19 @@ def test_belief_in_is_one_push_before_the_first_token():
     for b in range(3):
         afresh = forward((belief[b] @ transition.exp()).log(), transition, log_emission[b : b + 1])
         assert_close(carried.log_prob_BT[b], afresh.log_prob_BT[0])
+
+
+def test_a_table_of_distinct_columns_is_the_emissions_it_stands_for():
+    """Words repeat: values are those of every token's own column, gradients their sums a word."""
+    start, transition = random_hmm(5, seed=13, zeros=0.2)
+    columns_NS = random_log_emission(1, 4, 5, seed=13)[0]
+    index_BT = torch.tensor([[0, 3, 3, 0], [2, 2, 0, 0], [1, 0, 3, 2]])
+    lengths_B, weight_BT = torch.tensor([4, 2, 3]), torch.rand(3, 4, dtype=torch.float64)
+    table, whole = columns_NS.clone().requires_grad_(), columns_NS[index_BT].requires_grad_()
+    by_table, _ = log_probs(start, transition, table, lengths_B, None, index_BT)
+    by_token, _ = log_probs(start, transition, whole, lengths_B)
+    assert torch.equal(by_table, by_token)
+    (by_table * weight_BT).sum().backward()
+    (by_token * weight_BT).sum().backward()
+    summed = torch.zeros_like(columns_NS).index_add_(0, index_BT.flatten(), whole.grad.flatten(0, 1))
+    assert_close(table.grad, summed)

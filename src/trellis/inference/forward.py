@@ -2,7 +2,8 @@
 
 Everything takes log-probabilities: `log_start_S`, `log_transition_SS` [from, to], and `log_emission_BTS`, the
 log-probability of each observed token in each state (zeros where a token is missing). Rows may be ragged
-(`lengths_B`), and may carry on from the belief that an earlier call ended with (`belief_BS`).
+(`lengths_B`), and may carry on from the belief that an earlier call ended with (`belief_BS`). A text repeats its words:
+given `index_BT`, the emissions are a table of distinct columns N×S, of which each token takes the one it names.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trellis.inference.recursion import Rows, Walk, walk, walk_back
+from trellis.inference.recursion import Evidence, Rows, Walk, walk, walk_back
 from trellis.inference.rescue import rescue, rescued_counts
 
 
@@ -51,26 +52,34 @@ class _Problem(NamedTuple):
 
     log_start_S: Tensor
     log_transition_SS: Tensor
-    log_emission_TBS: Tensor
+    log_columns_NS: Tensor
+    index_TB: Tensor
     belief_BS: Tensor | None
 
 
 def _solve(
     log_start_S: Tensor,
     log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
+    log_emission: Tensor,
     lengths_B: Tensor | None,
     belief_BS: Tensor | None,
+    index_BT: Tensor | None,
 ) -> tuple[_Problem, Walk, list[int]]:
     """Walk the batch, and do again in log space the rows that underflowed."""
-    rows = Rows.of(lengths_B, *log_emission_BTS.shape[:2])
+    if index_BT is None:  # every token has a column of its own
+        batch, time, states = log_emission.shape
+        index_BT = torch.arange(batch * time, device=log_emission.device).view(batch, time)
+        log_emission = log_emission.reshape(batch * time, states)
+    rows = Rows.of(lengths_B, *index_BT.shape)
     problem = _Problem(
         log_start_S,
         log_transition_SS,
-        rows.sort(log_emission_BTS.transpose(0, 1), 1),
+        log_emission,
+        rows.sort(index_BT.T, 1).contiguous(),
         None if belief_BS is None else rows.sort(belief_BS),
     )
-    done = walk(log_start_S.exp(), log_transition_SS.exp(), problem.log_emission_TBS, rows, problem.belief_BS)
+    evidence = Evidence.of(log_emission, problem.index_TB)
+    done = walk(log_start_S.exp(), log_transition_SS.exp(), evidence, rows, problem.belief_BS)
     return problem, done, [row for row in done.underflowed() if rescue(*problem, done, row)]
 
 
@@ -101,10 +110,11 @@ def forward(
     log_emission_BTS: Tensor,
     lengths_B: Tensor | None = None,
     belief_BS: Tensor | None = None,
+    index_BT: Tensor | None = None,
 ) -> Forward:
     """Filter a batch: each token's log-probability and the belief after it."""
     with torch.no_grad():
-        _, done, _ = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
+        _, done, _ = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT)
         unsort = done.rows.unsort
         return Forward(unsort(done.log_prob_TB, 1).T, unsort(done.belief_TBS, 1).transpose(0, 1), unsort(done.final_BS))
 
@@ -115,10 +125,13 @@ def smooth(
     log_emission_BTS: Tensor,
     lengths_B: Tensor | None = None,
     belief_BS: Tensor | None = None,
+    index_BT: Tensor | None = None,
 ) -> Smoothed:
     """Posteriors over states given whole rows, and expected counts of starts and transitions."""
     with torch.no_grad():
-        problem, done, rescued = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
+        problem, done, rescued = _solve(
+            log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT
+        )
         log_prob_TB, unsort = done.log_prob_TB, done.rows.unsort
         # An impossible row has no posterior: it counts for nothing rather than up to where it broke.
         weight_TB = torch.isfinite(log_prob_TB.sum(0)).to(log_prob_TB).expand_as(log_prob_TB)
@@ -143,12 +156,13 @@ class _LogProbs(torch.autograd.Function):
         ctx: Any,
         log_start_S: Tensor,
         log_transition_SS: Tensor,
-        log_emission_BTS: Tensor,
+        log_emission: Tensor,
         lengths_B: Tensor | None,
         belief_BS: Tensor | None,
+        index_BT: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        problem, done, rescued = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
-        ctx.solved = (problem, done, rescued)
+        problem, done, rescued = _solve(log_start_S, log_transition_SS, log_emission, lengths_B, belief_BS, index_BT)
+        ctx.solved, ctx.shape = (problem, done, rescued), log_emission.shape
         # Clones: an output that its own backward holds would keep the whole pass alive for ever.
         return done.rows.unsort(done.log_prob_TB, 1).T.clone(), done.rows.unsort(done.final_BS).clone()
 
@@ -160,7 +174,9 @@ class _LogProbs(torch.autograd.Function):
             problem, done, rescued, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS)
         )
         belief_BS = unsort(message_BS @ done.transition_SS.T) if ctx.needs_input_grad[4] else None
-        return start_S, transition_SS, unsort(posterior_TBS, 1).transpose(0, 1), None, belief_BS
+        columns_NS = torch.zeros_like(problem.log_columns_NS)
+        columns_NS.index_add_(0, problem.index_TB.flatten(), posterior_TBS.flatten(0, 1))
+        return start_S, transition_SS, columns_NS.view(ctx.shape), None, belief_BS, None
 
 
 def log_probs(
@@ -169,10 +185,11 @@ def log_probs(
     log_emission_BTS: Tensor,
     lengths_B: Tensor | None = None,
     belief_BS: Tensor | None = None,
+    index_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Each token's log-probability given those before it (B×T), and the belief after the last (B×S).
 
     Differentiable in every tensor: the gradient of the summed log-probabilities by `log_transition_SS` is the
     expected number of transitions, by `log_emission_BTS` the posterior.
     """
-    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -49,12 +49,35 @@ class Rows(NamedTuple):
         return sum(running > row for running in self.running)
 
 
+class Evidence(NamedTuple):
+    """How well each state explains each token: the columns of the distinct words, and which one each token takes.
+
+    Exponentials are taken once a word, not once a token. `likelihood_NS` is divided by the best state's, so that only
+    a belief can underflow; `log_peak_N` is the logarithm of what it was divided by.
+    """
+
+    likelihood_NS: Tensor
+    log_peak_N: Tensor
+    index_TB: Tensor
+
+    @classmethod
+    def of(cls, log_columns_NS: Tensor, index_TB: Tensor) -> Evidence:
+        """Scale the columns; a word that no state emits keeps its zeros."""
+        log_peak_N1 = log_columns_NS.amax(-1, keepdim=True)
+        log_peak_N1 = torch.where(log_peak_N1 == -torch.inf, 0.0, log_peak_N1)
+        return cls(torch.sub(log_columns_NS, log_peak_N1).exp_(), log_peak_N1.squeeze(-1), index_TB)
+
+    def at(self, step: int, running: int) -> Tensor:
+        """The likelihoods of the tokens of one step in the rows still running."""
+        return self.likelihood_NS.index_select(0, self.index_TB[step, :running])
+
+
 class Walk(NamedTuple):
     """A finished forward pass, time-major and longest row first, with what the way back needs."""
 
     rows: Rows
     transition_SS: Tensor
-    likelihood_TBS: Tensor
+    evidence: Evidence
     belief_TBS: Tensor
     scale_TB: Tensor
     log_prob_TB: Tensor
@@ -66,41 +89,29 @@ class Walk(NamedTuple):
         return low_TB.any(0).nonzero().flatten().tolist() if bool(low_TB.any()) else []
 
 
-def _likelihoods(log_emission_TBS: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Emission probabilities divided by the best state's, and the logarithm of what was divided by."""
-    peak_TB1 = log_emission_TBS.amax(-1, keepdim=True)
-    peak_TB1 = torch.where(peak_TB1 == -torch.inf, 0.0, peak_TB1)
-    likelihood_TBS = torch.sub(log_emission_TBS, peak_TB1).exp_()
-    if rows.order is not None:  # padding may hold anything, NaN included
-        for t, running in enumerate(rows.running):
-            likelihood_TBS[t, running:] = 0.0
-            peak_TB1[t, running:] = 0.0
-    return likelihood_TBS, peak_TB1.squeeze(-1)
-
-
-def walk(
-    start_S: Tensor, transition_SS: Tensor, log_emission_TBS: Tensor, rows: Rows, belief_BS: Tensor | None
-) -> Walk:
+def walk(start_S: Tensor, transition_SS: Tensor, evidence: Evidence, rows: Rows, belief_BS: Tensor | None) -> Walk:
     """Filter a batch whose rows are sorted longest first, from the start distribution or from a carried belief."""
     torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
-    likelihood_TBS, peak_TB = _likelihoods(log_emission_TBS, rows)
-    belief_TBS, scale_TB = torch.empty_like(likelihood_TBS), torch.ones_like(peak_TB)
+    time, batch = evidence.index_TB.shape
+    belief_TBS = start_S.new_empty(time, batch, len(start_S))
+    scale_TB, log_prob_TB = start_S.new_ones(time, batch), start_S.new_zeros(time, batch)
     if belief_BS is None:
-        predicted = start_S.expand(log_emission_TBS.shape[1], -1)
+        predicted = start_S.expand(batch, -1)
         final_BS = predicted.clone()
     else:
         predicted = belief_BS @ transition_SS
         final_BS = belief_BS.clone()
-    tiny = torch.finfo(likelihood_TBS.dtype).tiny
+    tiny = torch.finfo(start_S.dtype).tiny
     for t, (going_on, running) in enumerate(rows.ends()):
         if t:
             predicted = belief_TBS[t - 1, :running] @ transition_SS
-        belief = torch.mul(predicted[:running], likelihood_TBS[t, :running], out=belief_TBS[t, :running])
+        belief = torch.mul(predicted[:running], evidence.at(t, running), out=belief_TBS[t, :running])
         scale = torch.sum(belief, -1, out=scale_TB[t, :running])
         belief.div_(scale.clamp_min(tiny).unsqueeze(-1))
+        log_prob_TB[t, :running] = evidence.log_peak_N[evidence.index_TB[t, :running]] + scale.log()
         belief_TBS[t, running:] = 0.0
         final_BS[going_on:running] = belief[going_on:]
-    return Walk(rows, transition_SS, likelihood_TBS, belief_TBS, scale_TB, scale_TB.log() + peak_TB, final_BS)
+    return Walk(rows, transition_SS, evidence, belief_TBS, scale_TB, log_prob_TB, final_BS)
 
 
 def walk_back(done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -124,7 +135,7 @@ def walk_back(done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
         outer = gradient + shift.unsqueeze(-1)
         torch.mul(outer, belief, out=posterior_TBS[t, :running])
         outer.mul_(inverse_scale_TB[t, :running].unsqueeze(-1))
-        message = torch.mul(outer, done.likelihood_TBS[t, :running], out=message_TBS[t, :running])
+        message = torch.mul(outer, done.evidence.at(t, running), out=message_TBS[t, :running])
         message.clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
         posterior_TBS[t, running:] = 0.0
         message_TBS[t, running:] = 0.0

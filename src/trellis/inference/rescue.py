@@ -32,13 +32,14 @@ def impossible_at(
 def rescue(
     log_start_S: Tensor,
     log_transition_SS: Tensor,
-    log_emission_TBS: Tensor,
+    log_columns_NS: Tensor,
+    index_TB: Tensor,
     belief_BS: Tensor | None,
     done: Walk,
     row: int,
 ) -> bool:
     """Overwrite a row of `done` with the log-space answer; False if the walk was right and the row impossible."""
-    log_emission_TS = log_emission_TBS[: done.rows.length(row), row]
+    log_emission_TS = log_columns_NS[index_TB[: done.rows.length(row), row]]
     belief_S = None if belief_BS is None else belief_BS[row]
     lost_at = int((done.scale_TB[:, row] < UNDERFLOW).nonzero()[0])
     if impossible_at(log_start_S, log_transition_SS, log_emission_TS, belief_S) == lost_at:
@@ -49,14 +50,15 @@ def rescue(
     done.log_prob_TB[:length, row] = filtered.log_prob_T.to(done.log_prob_TB)
     done.belief_TBS[:length, row] = filtered.log_belief_TS.exp().to(done.belief_TBS)
     done.final_BS[row] = done.belief_TBS[length - 1, row]
-    done.likelihood_TBS[:, row] = 0.0  # so that the walk back adds nothing for this row
+    done.scale_TB[:, row] = 0.0  # so that the walk back sends no message along this row
     return True
 
 
 def rescued_counts(
     log_start_S: Tensor,
     log_transition_SS: Tensor,
-    log_emission_TBS: Tensor,
+    log_columns_NS: Tensor,
+    index_TB: Tensor,
     belief_BS: Tensor | None,
     length: int,
     row: int,
@@ -70,7 +72,9 @@ def rescued_counts(
             "weigh whole sequences, not single tokens."
         )
     log_belief_S = None if belief_BS is None else belief_BS[row].log()
-    counts = reference.expected_counts(log_start_S, log_transition_SS, log_emission_TBS[:length, row], log_belief_S)
+    counts = reference.expected_counts(
+        log_start_S, log_transition_SS, log_columns_NS[index_TB[:length, row]], log_belief_S
+    )
     return counts._replace(
         start_S=counts.start_S * weight,
         transition_SS=counts.transition_SS * weight,

@@ -77,17 +77,25 @@ class HMM(nn.Module):
         """log p(next state | state), S×S."""
         return self.transition.logits().log_softmax(-1)
 
-    def log_emission(self, ids_BT: Tensor, missing_BT: Tensor | None = None) -> Tensor:
-        """log p(token | state) of each token, B×T×S; zero where the token is missing."""
+    def log_columns(self, ids_BT: Tensor, missing_BT: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """log p(word | state) of each distinct word, N×S, and the row that each token takes, B×T.
+
+        Missing tokens take a last row of zeros: every state explains them.
+        """
         if missing_BT is not None:
             ids_BT = ids_BT.masked_fill(missing_BT, 0)
         self.check_ids(ids_BT)
-        # Time-major, as the recursion reads it; each distinct word once.
-        distinct, inverse_TB = ids_BT.T.unique(return_inverse=True)
+        distinct, index_BT = ids_BT.unique(return_inverse=True)
         columns_NS = self.emission.columns(distinct)
-        log_emission = columns_NS.index_select(0, inverse_TB.flatten())
-        log_emission_BTS = log_emission.view(*inverse_TB.shape, -1).transpose(0, 1)
-        return log_emission_BTS if missing_BT is None else log_emission_BTS.masked_fill(missing_BT[..., None], 0.0)
+        if missing_BT is not None:
+            columns_NS = torch.cat([columns_NS, columns_NS.new_zeros(1, self.config.states)])
+            index_BT = index_BT.masked_fill(missing_BT, len(distinct))
+        return columns_NS, index_BT
+
+    def log_emission(self, ids_BT: Tensor, missing_BT: Tensor | None = None) -> Tensor:
+        """log p(token | state) of each token, B×T×S; zero where the token is missing."""
+        columns_NS, index_BT = self.log_columns(ids_BT, missing_BT)
+        return columns_NS.index_select(0, index_BT.flatten()).view(*index_BT.shape, -1)
 
     @torch.no_grad()
     def tables(self) -> Tables:
@@ -118,7 +126,8 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, and the state to carry on from. Differentiable."""
-        return log_probs(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
+        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
+        return log_probs(self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT)
 
     @torch.no_grad()
     def filter(
@@ -129,7 +138,8 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Forward:
         """The belief over states after each token."""
-        return forward(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
+        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
+        return forward(self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT)
 
     @torch.no_grad()
     def smooth(
@@ -140,7 +150,8 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Smoothed:
         """The posterior over states at each token given all of them, and expected transition counts."""
-        return smooth(*self._evidence(ids_BT, lengths_B, missing_BT), lengths_B, state)
+        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
+        return smooth(self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT)
 
     @torch.no_grad()
     def viterbi(
@@ -212,8 +223,7 @@ class HMM(nn.Module):
     @torch.no_grad()
     def expected_counts(self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None) -> Counts:
         """Expected starts, transitions and emissions of a batch."""
-        log_start_S, log_transition_SS, log_emission_BTS = self._evidence(ids_BT, lengths_B)
-        smoothed = smooth(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, state)
+        smoothed = self.smooth(ids_BT, state, lengths_B)
         emission_VS = smoothed.start_S.new_zeros(self.config.vocab_size, self.config.states)
         emission_VS.index_add_(
             0, without_padding(ids_BT, lengths_B).T.flatten(), smoothed.posterior_BTS.transpose(0, 1).flatten(0, 1)
