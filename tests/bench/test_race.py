@@ -43,6 +43,7 @@ def test_the_reason_of_a_failure_is_the_result():
     assert laps[0].as_dict()["step"] == {"failure": "not timed"}
 
 
+@pytest.mark.slow  # a process a contender, each importing its library
 def test_quick_run_agrees_on_the_likelihood_and_writes_everything(tmp_path, capsys):
     for library in ("pomegranate", "optax", "matplotlib"):  # of the bench extra, not of the development one
         pytest.importorskip(library)
