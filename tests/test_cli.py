@@ -426,3 +426,14 @@ def test_two_processes_learn_as_one_and_only_the_first_speaks(run, tmp_path):
     assert len(found.stdout.splitlines()) == 1
     one, two = (HMM.from_pretrained(folder / "best").tables() for folder in (run, tmp_path / "two"))
     torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-5)
+
+
+def test_cluster_writes_every_type_under_a_path(capsys, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(LINES))
+    out = json.loads(done(capsys, "cluster", text, "--clusters", 4, "--out", tmp_path / "paths", "--json"))
+    entries = [line.split("\t") for line in (tmp_path / "paths").read_text().splitlines()]
+    assert out["types"] == len(entries) == len({word for line in LINES for word in line.split()}) + 2
+    assert len({path for path, _, _ in entries}) == 4
+    path_of = {word: path for path, word, _ in entries}
+    assert path_of["saw"] == path_of["likes"] == path_of["heard"]

@@ -1,6 +1,8 @@
 """From text to batches of ids: corpora, tokenizers, id files, batching; nothing here knows a probability."""
 
 from trellis.text.batching import Batch, Streams, Windows
+from trellis.text.brown import BrownTree, brown
+from trellis.text.clusters import read_paths, write_paths
 from trellis.text.corpora import Corpus, FileCorpus, MemoryCorpus, open_corpus
 from trellis.text.ids import IdFile, IdMeta, default_cache, prepare
 from trellis.text.subwords import SubwordTokenizer
@@ -9,6 +11,7 @@ from trellis.text.vocabulary import WordTokenizer
 
 __all__ = [
     "Batch",
+    "BrownTree",
     "Corpus",
     "FileCorpus",
     "IdFile",
@@ -19,8 +22,11 @@ __all__ = [
     "Tokenizer",
     "Windows",
     "WordTokenizer",
+    "brown",
     "default_cache",
     "load_tokenizer",
     "open_corpus",
     "prepare",
+    "read_paths",
+    "write_paths",
 ]

@@ -1,0 +1,58 @@
+"""Word clusters on disk, as other tools write them: a path, a word and its count a line, with tabs between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.errors import TrellisError
+from trellis.folders import disk_trouble
+from trellis.text.brown import BrownTree
+from trellis.text.tokenizer import Tokenizer
+
+
+def write_paths(path: Path, tree: BrownTree, tokenizer: Tokenizer, count_V: NDArray[np.int64]) -> None:
+    """Write every word under its cluster's path, the most frequent of a cluster first."""
+    order = np.lexsort((-count_V, tree.cluster_V))
+    lines = (f"{tree.paths[tree.cluster_V[id]]}\t{tokenizer.token(int(id))}\t{count_V[id]}\n" for id in order)
+    partial = path.with_name(f".{path.name}.partial")
+    with disk_trouble(path):
+        try:
+            partial.write_text("".join(lines), encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def read_paths(path: Path, tokenizer: Tokenizer) -> BrownTree:
+    """Read the cluster of every type of the vocabulary; words of the file that it lacks are passed over."""
+    path_of = dict(_entries(path))
+    words = [tokenizer.token(id) for id in range(tokenizer.vocab_size)]
+    missing = [word for word in words if word not in path_of]
+    if missing:
+        raise TrellisError(
+            f"{path} has no cluster for {len(missing):,} of the vocabulary's {len(words):,} words, {missing[0]!r} "
+            "among them: cluster the same text, or add them."
+        )
+    paths = sorted({path_of[word] for word in words})
+    number = {name: index for index, name in enumerate(paths)}
+    return BrownTree(np.array([number[path_of[word]] for word in words], dtype=np.int64), tuple(paths))
+
+
+def _entries(path: Path) -> list[tuple[str, str]]:
+    """Each line's word and path."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise TrellisError(f"there is no cluster file {path}: check the path.") from None
+    except UnicodeDecodeError as error:
+        raise TrellisError(f"{path} is not UTF-8 at byte {error.start}: convert it.") from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        cells = line.split("\t")
+        if len(cells) not in (2, 3) or not cells[1]:
+            raise TrellisError(f"{path}, line {number} is not a path, a word and a count with tabs between: mend it.")
+        found.append((cells[1], cells[0]))
+    return found

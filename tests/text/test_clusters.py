@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trellis.errors import TrellisError
+from trellis.text import BrownTree, WordTokenizer, read_paths, write_paths
+
+WORDS = WordTokenizer(["<unk>", "<eos>", "cat", "dog", "sees"])
+TREE = BrownTree(np.array([0, 2, 1, 1, 2]), ("00", "01", "1"))
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    path = tmp_path / "paths"
+    write_paths(path, TREE, WORDS, np.array([3, 9, 4, 5, 7]))
+    assert path.read_text() == "00\t<unk>\t3\n01\tdog\t5\n01\tcat\t4\n1\t<eos>\t9\n1\tsees\t7\n"
+    found = read_paths(path, WORDS)
+    assert found.cluster_V.tolist() == TREE.cluster_V.tolist()
+    assert found.paths == TREE.paths
+
+
+def test_words_outside_the_vocabulary_are_passed_over(tmp_path):
+    path = tmp_path / "paths"
+    write_paths(path, TREE, WORDS, np.ones(5, dtype=np.int64))
+    path.write_text("11\tbird\t2\n" + path.read_text())
+    assert read_paths(path, WORDS).paths == TREE.paths
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"0\tcat\t1\n1\tdog\t1\n", r"no cluster for 3 of the vocabulary's 5 words, '<unk>'"),
+        (b"0\tcat\t1\nhello\n", "line 2 is not a path, a word and a count"),
+        (b"0\tcat\t1\n\xff", "not UTF-8 at byte 8"),
+    ],
+)
+def test_bad_files_are_explained(tmp_path, content, message):
+    path = tmp_path / "paths"
+    path.write_bytes(content)
+    with pytest.raises(TrellisError, match=message):
+        read_paths(path, WORDS)
+
+
+def test_a_missing_file_is_said():
+    with pytest.raises(TrellisError, match="there is no cluster file nowhere"):
+        read_paths(Path("nowhere"), WORDS)
