@@ -1,8 +1,8 @@
 """Brown clustering: words in groups that predict their neighbours' groups well.
 
 Liang's windowed algorithm (2005), exactly: words enter from the most to the least frequent; whenever there is one
-cluster more than wanted, the two whose merger loses least of the mutual information between neighbouring clusters become
-one. At the end the clusters go on merging to a single one, and the order of those mergers is the tree. What each merger
+cluster more than wanted, the two whose merger loses least of the mutual information between neighbouring clusters
+become one. At the end the clusters go on merging to a single one: that is the tree. What each merger
 would lose is kept in a table and mended as clusters change, so that a step costs clusters² operations, not clusters³.
 """
 
@@ -162,7 +162,7 @@ def brown(ids: NDArray[Any], vocab_size: int, clusters: int, quiet: bool = False
 
 
 def _tree(window: Window, slot_V: Ints) -> BrownTree:
-    """Merge the clusters on to one; each one's path is read off the mergers, 0 for the first of two, 1 for the other."""
+    """Merge the clusters on to one; paths are read off the mergers, 0 for the first of two and 1 for the other."""
     slots = np.flatnonzero(window.used)
     path = {int(slot): "" for slot in slots}
     under = {int(slot): [int(slot)] for slot in slots}
