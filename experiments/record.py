@@ -33,7 +33,7 @@ def record(run: Path, path: Path) -> Path:
         if split != "train":
             evaluations[split] = {protocol: _shown(evaluate(model, ids, protocol)) for protocol in PROTOCOLS}
     settings = as_dict(config)
-    settings["data"].pop("data_dir")
+    del settings["data"]["data_dir"], settings["out"]  # places on this machine
     result = {
         "name": path.stem,
         "command": f"trellis train configs/{path.stem}.yaml",
