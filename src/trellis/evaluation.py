@@ -79,7 +79,7 @@ def _batching(ids: IdFile, protocol: str) -> tuple[str, Streams | Windows]:
         return "one stream", Streams(ids, batch_size=1, length=1024, shuffle=False)
     if protocol == "streams":
         rows = min(16, len(ids))
-        return f"{rows} streams", Streams(ids, batch_size=rows, length=32, shuffle=False)
+        return f"{rows} streams", Streams(ids, batch_size=rows, length=1024, shuffle=False)
     if protocol == "windows":
         rows = min(200, len(ids))  # a batching never has more rows than tokens
         return "windows of 64 tokens", Windows(ids, batch_size=rows, length=64, shuffle=False)

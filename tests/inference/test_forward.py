@@ -227,3 +227,44 @@ def test_a_table_of_distinct_columns_is_the_emissions_it_stands_for():
     (by_token * weight_BT).sum().backward()
     summed = torch.zeros_like(columns_NS).index_add_(0, index_BT.flatten(), whole.grad.flatten(0, 1))
     assert_close(table.grad, summed)
+
+
+def test_a_state_without_belief_that_explains_all_but_one_token_makes_no_nan():
+    """Its message overflows, and meets a likelihood of zero."""
+    likelihood_TS = torch.tensor([[1e-15, 1, 1], [1e-15, 0, 1], [1e-15, 1, 1], [1e-15, 1, 1], [1e-15, 1, 1]])
+    model = (torch.tensor([1.0, 0, 0]).log(), torch.eye(3).log(), likelihood_TS.log()[None])
+    found, truth = smooth(*model), reference.expected_counts(model[0], model[1], model[2][0])
+    assert_close(found.start_S.double(), truth.start_S)
+    assert_close(found.transition_SS.double(), truth.transition_SS)
+    assert_close(found.posterior_BTS[0].double(), truth.posterior_TS)
+
+
+def test_no_tokens_are_no_tokens():
+    found = smooth(*random_hmm(3, seed=1), torch.empty(2, 0, 3, dtype=torch.float64), None, random_belief(2, 3, seed=1))
+    assert found.log_prob_BT.shape == (2, 0)
+    assert not found.transition_SS.any()
+    assert_close(found.final_BS, random_belief(2, 3, seed=1))
+
+
+def test_a_length_beyond_the_row_is_refused():
+    with pytest.raises(TrellisError, match="a length of 5 is more than the 4 tokens"):
+        forward(*random_hmm(3, seed=1), random_log_emission(2, 4, 3, seed=1), torch.tensor([4, 5]))
+
+
+def test_gradients_that_would_be_wrong_are_refused():
+    """Second derivatives, and those of an improbable row through its beliefs."""
+    start, transition = random_hmm(3, seed=1)
+    log_prob, _ = log_probs(start.requires_grad_(), transition, random_log_emission(1, 4, 3, seed=1))
+    (grad,) = torch.autograd.grad(log_prob.sum(), start, create_graph=True, retain_graph=True)
+    assert not grad.requires_grad
+    (grad,) = torch.autograd.grad((log_prob * log_prob).sum(), start, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+    steps = torch.tensor([[0.0, -200.0], [-200.0, 0.0]])
+    log_emission = torch.tensor([[[0.0, 0.0], [-math.inf, 0.0]]])
+    belief = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    with pytest.raises(TrellisError, match="detach the state"):
+        log_probs(torch.zeros(2), steps, log_emission, belief_BS=belief)[0].sum().backward()
+    _, final = log_probs(torch.zeros(2), steps.requires_grad_(), log_emission, belief_BS=belief.detach())
+    with pytest.raises(TrellisError, match="detach the state"):
+        final[0, 0].backward()

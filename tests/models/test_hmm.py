@@ -227,3 +227,12 @@ def test_padding_and_missing_tokens_may_hold_any_id():
     missing_BT = torch.tensor([[False, True, False]])
     gaps = [model.score(torch.tensor([[1, id, 3]]), missing_BT=missing_BT)[0] for id in (-1, 5)]
     assert torch.equal(*gaps)
+
+
+def test_every_question_has_an_answer_for_no_tokens():
+    model, nothing_BT = HMM(HMMConfig(vocab_size=5, states=3), seed=1), torch.empty(2, 0, dtype=torch.int64)
+    assert model.score(nothing_BT)[0].shape == (2, 0)
+    assert model.smooth(nothing_BT).posterior_BTS.shape == (2, 0, 3)
+    assert model.viterbi(nothing_BT).log_prob_B.tolist() == [0.0, 0.0]
+    assert model.entropy(nothing_BT).tolist() == [0.0, 0.0]
+    assert model.sample_posterior(nothing_BT, 4).shape == (2, 4, 0)

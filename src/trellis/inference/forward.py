@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from trellis.errors import TrellisError
 from trellis.inference.recursion import Evidence, Rows, Walk, walk, walk_back
 from trellis.inference.rescue import rescue, rescued_counts
 
@@ -90,18 +92,19 @@ def _counts(
     posterior_TBS, message_TBS = walk_back(done, grad_log_prob_TB, grad_final_BS)
     from_NS, to_NS = done.belief_TBS[:-1].flatten(0, 1), message_TBS[1:].flatten(0, 1)
     transition_SS = (from_NS.T @ to_NS).to(done.transition_SS)  # a product of half precision is counted in full
+    first_BS = message_TBS[:1].sum(0)  # nothing if there are no tokens
     start_S = torch.zeros_like(problem.log_start_S)
     if problem.belief_BS is None:
-        start_S = message_TBS[0].sum(0) * problem.log_start_S.exp()
+        start_S = first_BS.sum(0) * problem.log_start_S.exp()
     else:
-        transition_SS.addmm_(problem.belief_BS.T, message_TBS[0])
+        transition_SS.addmm_(problem.belief_BS.T, first_BS)
     transition_SS.mul_(done.transition_SS)
     for row in rescued:
         counts = rescued_counts(*problem, done.rows.length(row), row, grad_log_prob_TB[:, row])
         posterior_TBS[: done.rows.length(row), row] = counts.posterior_TS.to(posterior_TBS)
         start_S += counts.start_S.to(start_S)
         transition_SS += counts.transition_SS.to(transition_SS)
-    return start_S, transition_SS, posterior_TBS, message_TBS[0]
+    return start_S, transition_SS, posterior_TBS, first_BS
 
 
 def forward(
@@ -167,8 +170,11 @@ class _LogProbs(torch.autograd.Function):
         return done.rows.unsort(done.log_prob_TB, 1).T.clone(), done.rows.unsort(done.final_BS).clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_log_prob_BT: Tensor, grad_final_BS: Tensor) -> tuple[Tensor | None, ...]:
         problem, done, rescued = ctx.solved
+        if rescued and (ctx.needs_input_grad[4] or bool(grad_final_BS.any())):
+            raise TrellisError("a sequence this improbable has no gradient through its beliefs: detach the state.")
         sort, unsort = done.rows.sort, done.rows.unsort
         start_S, transition_SS, posterior_TBS, message_BS = _counts(
             problem, done, rescued, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS)
@@ -190,6 +196,6 @@ def log_probs(
     """Each token's log-probability given those before it (B×T), and the belief after the last (B×S).
 
     Differentiable in every tensor: the gradient of the summed log-probabilities by `log_transition_SS` is the
-    expected number of transitions, by `log_emission_BTS` the posterior.
+    expected number of transitions, by `log_emission_BTS` the posterior. Once: there are no second derivatives.
     """
     return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.errors import TrellisError
+
 # A step whose scale falls below this has lost digits to underflow: the row is done again in log space.
 UNDERFLOW = 1e-20
 # Backward messages of states that carry no belief can grow without bound; beyond this they are noise times zero.
@@ -27,6 +29,8 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, lengths_B: Tensor | None, batch: int, time: int) -> Rows:
         """The order of rows for these lengths; no order at all when every row is full."""
+        if lengths_B is not None and batch and int(lengths_B.max()) > time:
+            raise TrellisError(f"a length of {int(lengths_B.max())} is more than the {time} tokens of a row: mend lengths_B.")
         if lengths_B is None or bool((lengths_B == time).all()):
             return cls(None, [batch] * time)
         running = (lengths_B[:, None] > torch.arange(time, device=lengths_B.device)).sum(0).tolist()
@@ -42,7 +46,7 @@ class Rows(NamedTuple):
 
     def ends(self) -> list[tuple[int, int]]:
         """For each step (a, b): rows a to b end there, rows before a go on."""
-        return list(zip([*self.running[1:], 0], self.running, strict=True))
+        return list(zip([*self.running, 0][1:], self.running, strict=True))
 
     def length(self, row: int) -> int:
         """How many steps the row runs, counting in longest-first order."""
@@ -134,9 +138,9 @@ def walk_back(done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
         shift = grad_log_prob_TB[t, :running] - torch.linalg.vecdot(gradient, belief)
         outer = gradient + shift.unsqueeze(-1)
         torch.mul(outer, belief, out=posterior_TBS[t, :running])
-        outer.mul_(inverse_scale_TB[t, :running].unsqueeze(-1))
+        # The likelihood first: divided by a small scale, what it makes zero would be infinite and the product NaN.
         message = torch.mul(outer, done.evidence.at(t, running), out=message_TBS[t, :running])
-        message.clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
+        message.mul_(inverse_scale_TB[t, :running].unsqueeze(-1)).clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
         posterior_TBS[t, running:] = 0.0
         message_TBS[t, running:] = 0.0
         if t:

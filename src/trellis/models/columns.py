@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 SLICE = 1024  # words at a time; 1024 × 512 states of float32 are 2 MB
 
@@ -27,6 +28,7 @@ class _ScalarColumns(torch.autograd.Function):
         return logits_VS.index_select(0, ids_N).sub_(log_total_S)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, None]:
         logits_VS, ids_N, log_total_S = ctx.saved_tensors
         less_S = -grad_NS.sum(0)
@@ -44,6 +46,7 @@ class _LowRankColumns(torch.autograd.Function):
         return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, Tensor, None]:
         words_VR, states_SR, ids_N, log_total_S = ctx.saved_tensors
         less_S = -grad_NS.sum(0)

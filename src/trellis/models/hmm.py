@@ -95,7 +95,7 @@ class HMM(nn.Module):
     def log_emission(self, ids_BT: Tensor, missing_BT: Tensor | None = None) -> Tensor:
         """log p(token | state) of each token, B×T×S; zero where the token is missing."""
         columns_NS, index_BT = self.log_columns(ids_BT, missing_BT)
-        return columns_NS.index_select(0, index_BT.flatten()).view(*index_BT.shape, -1)
+        return columns_NS.index_select(0, index_BT.flatten()).view(*index_BT.shape, self.config.states)
 
     @torch.no_grad()
     def tables(self) -> Tables:

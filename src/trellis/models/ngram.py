@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.models.scorer import check_ids
+from trellis.models.scorer import check_ids, without_padding
 from trellis.text import IdFile
 
 CHUNK = 1 << 24  # tokens counted at a time: 128 MB of pairs
@@ -41,6 +41,7 @@ class Unigram:
         self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """log p(token), B×T, zero past a row's end; and the state to carry on from."""
+        ids_BT = without_padding(ids_BT, lengths_B)
         check_ids(ids_BT, len(self.log_prob_V))
         _, inside_BT, state = _contexts(ids_BT, state, lengths_B)
         return self.log_prob_V[ids_BT].masked_fill(~inside_BT, 0.0), state
@@ -79,6 +80,7 @@ class Bigram:
     ) -> tuple[Tensor, Tensor]:
         """log p(token | token before it), B×T, zero past a row's end; and the state to carry on from."""
         vocab_size = len(self.unigram.log_prob_V)
+        ids_BT = without_padding(ids_BT, lengths_B)
         check_ids(ids_BT, vocab_size)
         context_BT, inside_BT, state = _contexts(ids_BT, state, lengths_B)
         key_BT = context_BT * vocab_size + ids_BT  # with no context below zero, and so never found

@@ -53,7 +53,7 @@ def world() -> World:
         return World()
     # Once for the life of the process: a group made where another was destroyed waits for ever.
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         atexit.register(_leave)
     return World(dist.get_rank(), dist.get_world_size())
 
