@@ -13,9 +13,9 @@ HERE = Path(__file__).parent
 
 
 @app.command("record")
-def _record(run: Path, name: str = "") -> None:
+def _record(run: Path, name: str = "", threads: int = 2) -> None:
     """Evaluate a finished run's best model on validation and test text and write results/NAME.json."""
-    typer.echo(record(run, HERE / "results" / f"{name or run.name}.json"))
+    typer.echo(record(run, HERE / "results" / f"{name or run.name}.json", threads))
 
 
 @app.command("report")

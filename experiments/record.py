@@ -18,8 +18,8 @@ from trellis.training import checkpoints
 PROTOCOLS = ("stream", "streams")
 
 
-def record(run: Path, path: Path) -> Path:
-    """Evaluate the run's best model and write everything a reader needs to do it again."""
+def record(run: Path, path: Path, threads: int) -> Path:
+    """Evaluate the run's best model and write everything a reader needs to do it again; `threads` trained it."""
     config = load(run / "config.yaml")
     finished = checkpoints.found(run)
     if not finished:
@@ -36,12 +36,12 @@ def record(run: Path, path: Path) -> Path:
     del settings["data"]["data_dir"], settings["out"]  # places on this machine
     result = {
         "name": path.stem,
-        "command": f"trellis train configs/{path.stem}.yaml",
+        "command": f"trellis train configs/{path.stem}.yaml --data-dir DATA --threads {threads}",
         "config": settings,
         "seed": config.training.seed,
         "corpus_hash": hashes,
         "commit": _commit(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        "machine": f"{platform.machine()}, {threads} threads, torch {torch.__version__}",
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens": place["tokens"],
         "seconds": round(place["seconds"], 1),

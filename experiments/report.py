@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from trellis import TrellisError
+
 HEAD = """# Results
 
 Every figure of ours comes from a file in `experiments/results`, which holds the whole configuration, the seed, the hash
@@ -24,6 +26,8 @@ def report(experiments: Path, page: Path) -> Path:
     """Write the page."""
     results = [json.loads(path.read_text()) for path in sorted((experiments / "results").glob("*.json"))]
     published = yaml.safe_load((experiments / "published.yaml").read_text())
+    if not results:
+        raise TrellisError("there are no results to report: record a run first.")
     page.write_text(
         "\n".join([HEAD, *_ptb([r for r in results if r["config"]["data"]["corpus"] == "ptb"], published["ptb"])])
     )

@@ -38,12 +38,12 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(nats / tokens)."""
-        return _exp(self.nats / self.tokens)
+        return perplexity_of(self.nats / self.tokens)
 
     @property
     def word_perplexity(self) -> float:
         """exp(nats / words): comparable between vocabularies."""
-        return _exp(self.nats / self.words)
+        return perplexity_of(self.nats / self.words)
 
     @property
     def bits_per_byte(self) -> float:
@@ -69,8 +69,9 @@ class Evaluation:
         }
 
 
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
+def perplexity_of(loss: float) -> float:
+    """exp(nats a token), infinite where a float cannot hold it."""
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def _batching(ids: IdFile, protocol: str) -> tuple[str, Streams | Windows]:
@@ -102,7 +103,7 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
                 places = [impossible_at, _first_impossible(batching, step, log_prob_BT)]
                 impossible_at = min(place for place in places if place is not None)
             seen += batch.tokens
-            bar.advance(batch.tokens, status=f"perplexity {_exp(nats / seen):.1f}")
+            bar.advance(batch.tokens, status=f"perplexity {perplexity_of(nats / seen):.1f}")
     meta = ids.meta
     return Evaluation(name, nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
 

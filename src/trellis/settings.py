@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -77,7 +78,9 @@ def _fit_plain(kind: type, value: Any, name: str) -> Any:
         except ValueError:
             raise TrellisError(f"'{name}' must be a number, not {value!r}.") from None
     if kind is float and type(value) is int:
-        return float(value)
+        value = float(value)
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        raise TrellisError(f"'{name}' must be a finite number, not {value}.")
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if type(value) is not kind:

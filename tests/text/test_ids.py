@@ -243,13 +243,6 @@ def test_a_corpus_without_tokens_is_refused(tmp_path):
     assert visible(tmp_path) == []
 
 
-def test_a_smaller_model_vocabulary_is_refused(tmp_path):
-    file = prepare(CORPUS, WORDS, tmp_path)
-    file.check(5)
-    with pytest.raises(TrellisError, match="prepared with 5 tokens and the model knows 4"):
-        file.check(4)
-
-
 def test_the_cache_goes_where_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
     assert prepare(CORPUS, WORDS).folder.parent == default_cache() == tmp_path

@@ -249,7 +249,7 @@ def test_the_diary_notes_every_update_with_its_rate_and_tokens(tmp_path):
     updates = len(learnt)
     assert [line["update"] for line in learnt] == list(range(1, updates + 1))
     warm = round(0.2 * updates)
-    assert [line["lr"] for line in learnt] == pytest.approx([0.1 * min(1, (n + 1) / warm) for n in range(updates)])
+    assert [line["rate"] for line in learnt] == pytest.approx([0.1 * min(1, (n + 1) / warm) for n in range(updates)])
     assert learnt[-1]["tokens"] == 2 * len(text(tmp_path / "cache"))
     assert learnt[0]["tokens"] == 24
 

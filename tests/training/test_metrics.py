@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -39,5 +40,11 @@ def test_resuming_forgets_what_came_after_the_checkpoint(tail, tmp_path):
     note(tmp_path, 2, [3])
     assert [line["update"] for line in noted(tmp_path)] == [1, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "tensorboard"]
+
+
+def test_tensorboard_forgets_as_well(tmp_path):
+    note(tmp_path, 0, [1, 2, 3, 4])
+    time.sleep(1.1)  # its files are ordered by the second they were begun in
+    note(tmp_path, 2, [3])
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in board.Scalars("loss")] == [1, 2, 3]

@@ -124,7 +124,7 @@ def _print(line: Line, words: list[str], answer: dict[str, Any]) -> None:
     kind = next(name for name in ("paths", "posterior", "samples") if name in answer)
     entropy = [f"{answer['entropy']:.4f}"] if "entropy" in answer else []
     if not answer[kind] and words:
-        print_row(line.number, "impossible: no path of states can emit this line")
+        print_row(line.number, "impossible: no path of states can emit this line; trellis score says which token")
     for draw, path in enumerate(answer[kind], start=1):
         head = [f"{path['log_prob']:.4f}"] if kind == "paths" else [str(draw)] if kind == "samples" else []
         marks = path.get("probabilities") or [None] * len(words)

@@ -129,6 +129,9 @@ def score_lines(
                 scores = scores[len(line.ids) :]
             continue
         full = [line for line in group if line.ids]
+        if not full:
+            yield from ((line, []) for line in group)
+            continue
         ids_BT, lengths_B, missing_BT = tensors(full)
         first = None if begin is None else begin.expand(len(full), -1)
         log_prob_BT, _ = model.score(ids_BT, first, lengths_B, missing_BT)

@@ -23,7 +23,9 @@ def run(
     length: Annotated[int, typer.Option(min=1, help="Most tokens to draw; a sentence may end sooner.")] = 40,
     prompt: Annotated[str, typer.Option(help="Go on from these words.")] = "",
     bos: Bos = True,
-    seed: Annotated[int | None, typer.Option(help="Draw the same again. (default: another each time)")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Draw the same again. (default: another each time)")
+    ] = None,
     json: Json = False,
     threads: Threads = None,
 ) -> None:

@@ -51,6 +51,7 @@ def run(
     """
     from trellis.cli.lines import read_lines, read_texts, score_lines
     from trellis.cli.texts import after_eos, load_model
+    from trellis.evaluation import perplexity_of
 
     texts = read_texts(files or [], split, data_dir)
     loaded = load_model(model)
@@ -65,7 +66,10 @@ def run(
         scores = [scale * score for score in nats]
         log_prob = math.fsum(scores) if -math.inf not in scores else -math.inf
         lines, counted, unknown, total = lines + 1, counted + line.tokens, unknown + line.unknown, total + log_prob
-        spelt = line.spelling(loaded.tokenizer) if tokens else []
+        spelt = line.spelling(loaded.tokenizer) if tokens or log_prob == -math.inf else []
+        if log_prob == -math.inf:
+            first = scores.index(-math.inf)
+            say(f"line {line.number}: the model gives '{spelt[first]}', token {first + 1}, no probability")
         if json:
             print_json(
                 {"line": line.number, "log_prob": log_prob, "base": base, "tokens": line.tokens,
@@ -79,8 +83,7 @@ def run(
             print_row(f"{log_prob:.4f}", line.tokens, line.unknown, line.text)
         if sys.stdin.isatty():
             sys.stdout.flush()
-    perplexity = math.exp(min(-total / scale / counted, 700)) if counted and math.isfinite(total) else math.inf
-    say(
-        f"{lines:,} lines, {counted:,} tokens, {unknown:,} unknown: {name} = {total:.4f}, "
-        f"perplexity {figure(perplexity)} a token"
-    )
+    summary = f"{lines:,} lines, {counted:,} tokens, {unknown:,} unknown: {name} = {total:.4f}"
+    if counted:
+        summary += f", perplexity {figure(perplexity_of(-total / scale / counted))} a token"
+    say(summary)

@@ -135,7 +135,7 @@ def find_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer
     """A tokenizer's folder as given or in the data folder; or one learnt from the corpus, once, and kept."""
     if data.tokenizer in ("words", "bpe"):
         return _learnt_before(corpus, data, quiet)
-    places = [Path(data.tokenizer)]
+    places = [Path(data.tokenizer) / "best", Path(data.tokenizer)]
     if folder := data.data_dir or os.environ.get("TRELLIS_DATA"):
         places.append(Path(folder) / data.tokenizer)
     for place in places:

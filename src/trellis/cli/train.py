@@ -97,7 +97,7 @@ def _check_folder(config: RunConfig, resume: bool) -> bool:
     from trellis.training import checkpoints
 
     folder = config.folder
-    begun = bool(checkpoints.found(folder)) or (folder / "best").exists()
+    begun = checkpoints.begun(folder)
     if begun and not resume:
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder with out=….")
     known = (folder / FILE).exists()
@@ -118,6 +118,12 @@ def _announce(config: RunConfig, texts: Texts) -> None:
     valid = about(texts.valid) if texts.valid else "none, so the last model counts as the best"
     say(f"validating on {valid}" if texts.valid else f"validation text: {valid}")
     say(f"{config.model.states:,} states, into {config.folder}")
+
+
+def _has_test(config: RunConfig) -> bool:
+    from trellis.text.corpora import NAMES
+
+    return config.data.test is not None or config.data.corpus in NAMES
 
 
 def _report(config: RunConfig, trained: Trained, json: bool) -> None:
@@ -141,8 +147,8 @@ def _report(config: RunConfig, trained: Trained, json: bool) -> None:
             ("best validation perplexity", perplexity),
             ("learnt from", learnt),
             ("model", str(trained.best)),
-            ("next", f"trellis evaluate {config.folder}"),
-            ("", f"trellis inspect {config.folder}"),
+            ("next", f"trellis inspect {config.folder}"),
             ("", f"trellis sample {config.folder}"),
+            *([("", f"trellis evaluate {config.folder}")] if _has_test(config) else []),
         ]
     )

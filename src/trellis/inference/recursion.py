@@ -30,7 +30,9 @@ class Rows(NamedTuple):
     def of(cls, lengths_B: Tensor | None, batch: int, time: int) -> Rows:
         """The order of rows for these lengths; no order at all when every row is full."""
         if lengths_B is not None and batch and int(lengths_B.max()) > time:
-            raise TrellisError(f"a length of {int(lengths_B.max())} is more than the {time} tokens of a row: mend lengths_B.")
+            raise TrellisError(
+                f"a length of {int(lengths_B.max())} is more than the {time} tokens of a row: mend lengths_B."
+            )
         if lengths_B is None or bool((lengths_B == time).all()):
             return cls(None, [batch] * time)
         running = (lengths_B[:, None] > torch.arange(time, device=lengths_B.device)).sum(0).tolist()

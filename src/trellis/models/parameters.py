@@ -17,6 +17,7 @@ from trellis.errors import TrellisError
 from trellis.models.columns import low_rank_columns, scalar_columns
 
 Kind = Literal["scalar", "low_rank"]
+LARGEST = 2**17  # states: their transition alone takes 64 GB
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class HMMConfig:
     def __post_init__(self) -> None:
         if self.states < 1:
             raise TrellisError(f"an HMM needs at least one state, not {self.states}: set model.states.")
+        if self.states > LARGEST:
+            raise TrellisError(f"{self.states} states are more than a dense HMM can hold: ask for {LARGEST} at most.")
         if self.vocab_size < 2:
             raise TrellisError(
                 f"a vocabulary of {self.vocab_size} word leaves nothing to predict: give more text or lower "

@@ -78,14 +78,6 @@ class IdFile:
                 raise TrellisError(f"{file} is missing or cut short; delete {path} and prepare the corpus again.")
         return cls(path, meta)
 
-    def check(self, vocab_size: int) -> None:
-        """Refuse a model whose vocabulary is not the one these ids were made with."""
-        if self.meta.vocab_size > vocab_size:
-            raise TrellisError(
-                f"{self.meta.corpus} was prepared with {self.meta.vocab_size} tokens and the model knows "
-                f"{vocab_size}; prepare the corpus with the model's own tokenizer."
-            )
-
 
 def default_cache() -> Path:
     """Folder for things that can be made again: TRELLIS_CACHE, or trellis in the user's cache folder."""

@@ -7,7 +7,7 @@ and the loop's place beside it, so that any checkpoint can be scored, sampled fr
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,11 @@ def found(runs: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
+def begun(runs: Path) -> bool:
+    """Whether the folder holds a run already, be it only the trials of its restarts."""
+    return bool(found(runs)) or (runs / "best").exists() or any(runs.glob("restart-*/checkpoint-*"))
+
+
 def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Tensor], Tensor | None]:
     """A checkpoint's place, the model's tensors, the learner's, and the carried state."""
     about: dict[str, Any] = storage.read_json(folder / "place.json")
@@ -73,7 +78,8 @@ def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Te
         raise TrellisError(f"{folder} was written by another version of Trellis: start a new run folder.")
     try:
         place = Place(**about)
-    except TypeError:
+        place = replace(place, schedule={name: float(place.schedule[name]) for name in ("level", "best", "waited")})
+    except (TypeError, KeyError, ValueError):
         raise TrellisError(f"{folder / 'place.json'} is damaged: restore it or use an older checkpoint.") from None
     if place.run != run:
         raise TrellisError(

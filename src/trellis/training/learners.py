@@ -31,6 +31,8 @@ class Learnt(NamedTuple):
 class Learner(Protocol):
     """Learns from batches, then updates the model."""
 
+    rate: float  # the highest learning rate, or step size
+
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add what a batch teaches."""
 
@@ -63,6 +65,7 @@ class GradientLearner:
 
     def __init__(self, model: HMM, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
+        self.rate = settings.lr
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(
             self.parameters,
@@ -93,7 +96,7 @@ class GradientLearner:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.mul_(scale)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.lr * multiplier
+            group["lr"] = self.rate * multiplier
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -120,6 +123,7 @@ class BaumWelchLearner:
         if not all(isinstance(part, Scalar) for part in parts):
             raise TrellisError("Baum–Welch sets probabilities one by one: make start, transition and emission scalar.")
         self.model, self.settings, self.world = model, settings, world
+        self.rate = settings.step_size
         self.counts: list[Tensor] | None = None
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
@@ -136,7 +140,7 @@ class BaumWelchLearner:
         if self.counts is None:  # a process whose share of the batch was no rows
             self.counts = [torch.zeros_like(table) for table in self._tables()]
         self.world.sum_(self.counts)
-        step = self.settings.step_size * multiplier
+        step = self.rate * multiplier
         old = self._tables()
         new = [self._normalise(count, dim) for count, dim in zip(self.counts, (0, 1, 0), strict=True)]
         if not self.counts[0].any():  # every row goes on from an earlier batch, which says nothing of starts

@@ -14,18 +14,17 @@ from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.evaluation import evaluate
+from trellis.evaluation import evaluate, perplexity_of
 from trellis.folders import clear_partial
 from trellis.models import HMM, storage
 from trellis.models.scorer import carry
 from trellis.models.storage import Savable
 from trellis.progress import Progress
-from trellis.text import IdFile, Streams, Windows
+from trellis.text import Batch, IdFile, Streams, Windows
 from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
 from trellis.training.distributed import World, world
@@ -68,7 +67,7 @@ def train(
     """
     check_precision(settings.precision)
     runs = Path(runs)
-    if not resume and (checkpoints.found(runs) or (runs / "best").exists()):
+    if not resume and checkpoints.begun(runs):
         raise TrellisError(f"{runs} holds a run already: go on with --resume, or choose another folder.")
     here, seed = world(), settings.seed
     if settings.restarts > 1:
@@ -93,7 +92,7 @@ def _best_seed(
     for seed in range(settings.seed, settings.seed + settings.restarts):
         trial = _Run(
             make_model(seed), tokenizer, text, valid, settings, runs / f"restart-{seed}", here, quiet,
-            updates=settings.restart_steps,
+            restart_steps=settings.restart_steps,
         )  # fmt: skip
         results[seed] = trial.finish().perplexity or math.inf
     return min(results, key=results.__getitem__)
@@ -112,7 +111,7 @@ class _Run:
         runs: Path,
         here: World,
         quiet: bool,
-        updates: int | None = None,
+        restart_steps: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.valid, self.settings = model, tokenizer, valid, settings
         self.runs, self.world, self.quiet = runs, here, quiet or not here.chief
@@ -123,7 +122,9 @@ class _Run:
         )  # fmt: skip
         steps = self.batching.steps_per_epoch
         self.per_update = steps if settings.full_batch else settings.accumulate
-        self.updates = updates or max(1, round(settings.epochs * steps / self.per_update))
+        self.updates = max(1, round(settings.epochs * steps / self.per_update))
+        if restart_steps is not None:
+            self.updates = min(restart_steps, self.updates)
         self.validate_every = max(1, round(steps / self.per_update / settings.validations))
         self.schedule = Schedule(settings, self.updates)
         learner = GradientLearner if settings.method == "adamw" else BaumWelchLearner
@@ -143,7 +144,7 @@ class _Run:
         self._restore()
         if self.place.update < self.updates:
             self._learn()
-        perplexity = None if self.place.best is None else _perplexity(self.place.best)
+        perplexity = None if self.place.best is None else perplexity_of(self.place.best)
         return Trained(self.runs / "best", perplexity, self.place.tokens, self.place.seconds)
 
     def _restore(self) -> None:
@@ -169,18 +170,18 @@ class _Run:
             Progress("training", total, unit="tokens", done=self.place.tokens, quiet=self.quiet) as bar,
         ):
             while self.place.update < self.updates:
-                loss, tokens, seconds, stopping = self._update(batches, stop)
+                loss, tokens, seconds, stopping = self._update(batches, stop, bar)
                 update = self.place.update
-                bar.advance(tokens, status=f"perplexity {_perplexity(loss):.1f}")
                 if metrics:
-                    lr = self.settings.lr * self.schedule.at(update - 1)
+                    rate = self.learner.rate * self.schedule.at(update - 1)
                     metrics.write(
-                        update, loss=loss, lr=lr, tokens=self.place.tokens, tokens_per_second=tokens / seconds
+                        update, loss=loss, rate=rate, tokens=self.place.tokens, tokens_per_second=tokens / seconds
                     )
                 last = update == self.updates
                 if last or update % self.validate_every == 0:
                     self._validate(metrics)
-                if last or stopping or update % self.settings.checkpoint_every == 0:
+                # An update from all the text is too dear to make twice.
+                if last or stopping or self.settings.full_batch or update % self.settings.checkpoint_every == 0:
                     self._checkpoint()
                 if stopping and not last:
                     raise Stopped(f"stopped after update {update} of {self.updates}; --resume goes on from there.")
@@ -189,7 +190,7 @@ class _Run:
         """Tokens seen after so many updates, for the progress bar."""
         return round(self.batching.tokens_per_epoch * update * self.per_update / self.batching.steps_per_epoch)
 
-    def _update(self, batches: Iterator[Any], stop: list[int]) -> tuple[float, int, float, bool]:
+    def _update(self, batches: Iterator[Batch], stop: list[int], bar: Progress) -> tuple[float, int, float, bool]:
         """Learn from the batches of one update, and make it: its mean loss, tokens, seconds, and whether to stop."""
         began, nats, tokens = time.monotonic(), 0.0, 0
         for _ in range(self.per_update):
@@ -199,6 +200,7 @@ class _Run:
             state = carry(self.state, batch.carried, len(batch.ids))
             learnt = self.learner.learn(batch, state)
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
+            bar.advance(learnt.tokens * self.world.size, status=f"perplexity {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
         self.learner.update(everyones, self.schedule.at(self.place.update))
         seconds = time.monotonic() - began
@@ -226,7 +228,7 @@ class _Run:
             self._keep_best()
         self.place = replace(self.place, schedule=self.schedule.state())
         if metrics:
-            metrics.write(self.place.update, valid_loss=loss, valid_perplexity=_perplexity(loss))
+            metrics.write(self.place.update, valid_loss=loss, valid_perplexity=perplexity_of(loss))
 
     def _keep_best(self) -> None:
         if self.world.chief:
@@ -246,10 +248,6 @@ class _Run:
                 state,
                 self.settings.keep,
             )
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 @contextmanager

@@ -19,7 +19,9 @@ class Schedule:
     waited: int = 0  # plateau: validations since then
 
     def at(self, update: int) -> float:
-        """The multiplier for an update, counted from 0."""
+        """The multiplier for an update, counted from 0; classic Baum–Welch takes whole steps."""
+        if self.settings.full_batch:
+            return 1.0
         warmup = round(self.settings.warmup * self.updates)
         if update < warmup:
             return (update + 1) / warmup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,11 +32,11 @@ class TrainingSettings:
     factor: float = 0.25  # plateau: by what it falls
 
     full_batch: bool = False  # Baum–Welch: one update an epoch, from the counts of all of it
-    step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ, scheduled like the rate
+    step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ; scheduled like the rate unless full-batch
     smoothing: float = 1e-3  # Baum–Welch: added to every count, so that no probability locks at zero
 
-    restarts: int = 1  # seeds to try; the best on validation goes on
-    restart_steps: int = 100  # updates each of them gets before the choice
+    restarts: int = 1  # seeds to try; the run starts from the best one on validation
+    restart_steps: int = 100  # updates each of them gets before the choice, at most those of the run
 
     validations: float = 4.0  # validations an epoch
     checkpoint_every: int = 200  # updates between checkpoints
@@ -43,6 +44,9 @@ class TrainingSettings:
     precision: Literal["float32", "bf16"] = "float32"  # of the matrix products
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise TrellisError(f"training.{name} must be a finite number, not {value}.")
         for name in (
             "batch_size",
             "length",
@@ -65,5 +69,7 @@ class TrainingSettings:
                 raise TrellisError(f"training.{name} cannot be negative, as {getattr(self, name)} is.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise TrellisError(f"training.betas must be two numbers from 0 up to 1, not {list(self.betas)}.")
+        if not 0 <= self.seed < 2**63 - self.restarts:
+            raise TrellisError(f"training.seed must be a whole number from 0 to 2^63, not {self.seed}.")
         if self.full_batch and self.method != "baum_welch":
             raise TrellisError("training.full_batch is for Baum–Welch: set training.method=baum_welch too.")
