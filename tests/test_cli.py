@@ -418,7 +418,16 @@ def test_a_reader_that_leaves_early_hears_no_complaint(run, place):
 
 @pytest.mark.slow
 def test_two_processes_learn_as_one_and_only_the_first_speaks(run, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "trellis.cli", "train"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "trellis.cli",
+        "train",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     arguments = [str(run / "config.yaml"), f"out={tmp_path / 'two'}", "--json"]
     found = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, check=False)

@@ -1,6 +1,5 @@
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,17 +14,11 @@ from trellis.training.distributed import World
 from .runs import SHARED, STOPPED, diary, run, settings, tensors
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def two():
     """What two processes made of every case, and what they said."""
-    script, port = str(Path(__file__).with_name("processes.py")), str(free_port())
-    launch = ["torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    script = str(Path(__file__).with_name("processes.py"))
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # standalone: a port nobody else has
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

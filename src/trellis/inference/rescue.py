@@ -2,7 +2,7 @@
 
 A scale near float32's smallest number means that nearly all belief sat on states that cannot explain the token.
 Such a row is either impossible, which reachability alone decides, or merely very surprising, and then the float64
-log-space reference gives its exact answer. Text under a trained model never comes here.
+log-space reference gives its exact answer. Text under a trained model hardly ever comes here.
 """
 
 from __future__ import annotations
