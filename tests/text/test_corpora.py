@@ -6,6 +6,7 @@ import zstandard
 from trellis.errors import TrellisError
 from trellis.text import corpora
 from trellis.text.corpora import MemoryCorpus, open_corpus
+from trellis.text.files import hash_files
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,15 @@ def test_a_local_corpus_that_is_missing_says_where_it_belongs(tmp_path, monkeypa
 def test_every_name_is_local_or_in_the_package():
     assert set(corpora.HUB) <= set(corpora.LOCAL)
     assert set(corpora.NAMES) == {"pydocs", *corpora.LOCAL}
+
+
+def test_a_file_is_hashed_again_only_when_it_changed(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text("one two\n")
+    corpus, hashed = open_corpus(path), []
+    monkeypatch.setattr(corpora, "hash_files", lambda paths: (hashed.append(paths), hash_files(paths))[1])
+    first = corpus.content_hash()
+    assert corpus.content_hash() == first == hash_files((path,))
+    assert len(hashed) == 1
+    path.write_text("one two three\n")
+    assert corpus.content_hash() != first

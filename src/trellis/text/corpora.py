@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,11 @@ class Corpus(Protocol):
     def __iter__(self) -> Iterator[str]: ...
 
 
+@functools.lru_cache(maxsize=64)
+def _hash_once(paths: tuple[Path, ...], marks: tuple[tuple[int, int], ...]) -> str:
+    return hash_files(paths)
+
+
 @dataclass(frozen=True)
 class FileCorpus:
     """Documents in files; progress counts bytes on disk."""
@@ -66,8 +72,9 @@ class FileCorpus:
         return sum(path.stat().st_size for path in self.paths)
 
     def content_hash(self) -> str:
-        """Hash the files' bytes."""
-        return hash_files(self.paths)
+        """Hash the files' bytes, again only if one has changed since."""
+        stats = (path.stat() for path in self.paths)
+        return _hash_once(self.paths, tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
 
     def read(self, advance: Advance = ignore) -> Iterator[str]:
         """Stream the documents."""
