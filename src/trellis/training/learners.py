@@ -17,6 +17,7 @@ from trellis.models import HMM
 from trellis.models.parameters import Scalar
 from trellis.text import Batch
 from trellis.training.distributed import World
+from trellis.training.memory import keep_freed_memory
 from trellis.training.settings import TrainingSettings
 
 
@@ -66,6 +67,8 @@ class GradientLearner:
     def __init__(self, model: HMM, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
         self.rate = settings.lr
+        self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
+        keep_freed_memory()
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(
             self.parameters,
@@ -76,11 +79,12 @@ class GradientLearner:
         )
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
-        """Add the gradient of the batch's total."""
+        """Add the gradient of the batch's total, up to the constant that `update` takes out."""
         with products_in(self.settings.precision):
             log_prob_BT, state = self.model.score(batch.ids, state, batch.lengths)
             nats = -log_prob_BT.double().sum()
-            nats.backward()
+            # Divided by what the tokens of an update usually are, so that there is seldom need to scale it again.
+            (nats / self.usual_tokens).backward()
         check_possible(log_prob_BT)
         return Learnt(float(nats.detach()), batch.tokens, state.detach())
 
@@ -89,12 +93,13 @@ class GradientLearner:
         # A process whose share of the batch was no rows has nothing to add, but takes part in the sum.
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         self.world.sum_(gradients)
-        norm = float(torch.nn.utils.get_total_norm(gradients)) / tokens
+        to_mean = self.usual_tokens / tokens
+        norm = float(torch.nn.utils.get_total_norm(gradients)) * to_mean
         if not math.isfinite(norm):  # before it reaches the parameters, and a checkpoint
             raise TrellisError("the gradient of this update has diverged: lower training.lr.")
-        scale = min(1.0, self.settings.clip / (norm + 1e-12)) / tokens
+        scale = min(1.0, self.settings.clip / (norm + 1e-12)) * to_mean
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient.mul_(scale)
+            parameter.grad = gradient if scale == 1.0 else gradient.mul_(scale)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * multiplier
         self.optimizer.step()
@@ -124,6 +129,7 @@ class BaumWelchLearner:
             raise TrellisError("Baum–Welch sets probabilities one by one: make start, transition and emission scalar.")
         self.model, self.settings, self.world = model, settings, world
         self.rate = settings.step_size
+        keep_freed_memory()
         self.counts: list[Tensor] | None = None
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
