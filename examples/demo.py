@@ -6,6 +6,7 @@ Needs no download: the text is the prose in the standard library of the Python t
 run it again: it goes on where it was.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -106,7 +107,9 @@ def main():
     low_rank = models[-1][1]
     show_states(low_rank, tokenizer, ids)
     show_sentences(low_rank, tokenizer)
-    console.print(f"\nThe models lie in {folder}; next: trellis inspect {folder}/low-rank/best --states 5", style="dim")
+    trellis_command = os.path.relpath(Path(sys.executable).with_name("trellis"))
+    console.print(f"\nThe models lie in {folder}. Next:", style="dim")
+    console.print(f"  {trellis_command} inspect {folder}/low-rank/best --states 5", style="dim", soft_wrap=True)
 
 
 if __name__ == "__main__":
