@@ -1,3 +1,6 @@
+import os
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -9,3 +12,9 @@ torch.set_num_threads(1)
 # one machine a failure on all.
 settings.register_profile("exact", deadline=None, derandomize=True, max_examples=150)
 settings.load_profile("exact")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_its_own(tmp_path_factory):
+    """Nothing the tests make lands in the user's cache, and nothing there helps them."""
+    os.environ["TRELLIS_CACHE"] = str(tmp_path_factory.mktemp("cache"))

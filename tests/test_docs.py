@@ -25,7 +25,7 @@ def command(language: str, code: str) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_every_block_of_a_page_runs(page, tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "TRELLIS_CACHE": str(tmp_path / "cache")}
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     for language, code in blocks(page):
         run = subprocess.run(
             command(language, code), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

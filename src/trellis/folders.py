@@ -14,6 +14,13 @@ from pathlib import Path
 from trellis.errors import TrellisError
 
 ANOTHER = "choose another folder"
+
+
+def default_cache() -> Path:
+    """Folder for things that can be made again: TRELLIS_CACHE, or trellis in the user's cache folder."""
+    return Path(os.environ.get("TRELLIS_CACHE") or Path.home() / ".cache" / "trellis")
+
+
 _ASIDE = ".old.partial"
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trellis.errors import TrellisError
+from trellis.folders import default_cache
 from trellis.text import IdFile, MemoryCorpus, SubwordTokenizer, WordTokenizer, ids, open_corpus, prepare
 from trellis.text.files import ignore
-from trellis.text.ids import default_cache
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "é"])
 CORPUS = MemoryCorpus("small", ("a b", "", "é zebra  a"))

@@ -1,8 +1,10 @@
+import json
 import re
 from collections import Counter
 
 import pytest
 
+import trellis.text.pydocs as library
 from trellis.text.corpora import SPLITS
 from trellis.text.pydocs import paragraphs, prose, pydocs, split_of, tokenise
 
@@ -80,7 +82,26 @@ def test_a_source_stays_on_its_side_for_ever():
     ]
 
 
-def test_a_second_building_is_the_same():
-    first = pydocs("valid")
-    pydocs.cache_clear()
-    assert pydocs("valid") == first
+def test_what_was_kept_on_disk_is_what_a_reading_gives(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
+    fresh = everything_again()
+    (kept,) = tmp_path.iterdir()
+    assert json.loads(kept.read_text(encoding="utf-8")) == [list(pair) for pair in fresh]
+    with monkeypatch.context() as patched:
+        patched.setattr(library, "_read_library", None)
+        assert everything_again() == fresh
+    kept.write_text('[["cut short')
+    assert everything_again() == fresh
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(library, "_read_library", lambda: (("a sentence .", "train"),))
+    assert everything_again() == (("a sentence .", "train"),)
+    library._sentences.cache_clear()
+
+
+def everything_again():
+    library._sentences.cache_clear()
+    return library._sentences()

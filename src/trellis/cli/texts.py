@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trellis.config import FILE, DataSettings, load
 from trellis.errors import TrellisError
-from trellis.folders import disk_trouble, whole_folder
+from trellis.folders import default_cache, disk_trouble, whole_folder
 from trellis.models import HMM, storage
 from trellis.progress import Progress, short_number
 from trellis.text import (
@@ -25,7 +25,6 @@ from trellis.text import (
     SubwordTokenizer,
     Tokenizer,
     WordTokenizer,
-    default_cache,
     load_tokenizer,
     open_corpus,
     prepare,

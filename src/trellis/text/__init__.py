@@ -4,7 +4,7 @@ from trellis.text.batching import Batch, Streams, Windows
 from trellis.text.brown import BrownTree, brown
 from trellis.text.clusters import read_paths, write_paths
 from trellis.text.corpora import Corpus, FileCorpus, MemoryCorpus, open_corpus
-from trellis.text.ids import IdFile, IdMeta, default_cache, prepare
+from trellis.text.ids import IdFile, IdMeta, prepare
 from trellis.text.subwords import SubwordTokenizer
 from trellis.text.tokenizer import Tokenizer, load_tokenizer
 from trellis.text.vocabulary import WordTokenizer
@@ -23,7 +23,6 @@ __all__ = [
     "Windows",
     "WordTokenizer",
     "brown",
-    "default_cache",
     "load_tokenizer",
     "open_corpus",
     "prepare",

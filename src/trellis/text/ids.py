@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import clear_partial, disk_trouble, whole_folder
+from trellis.folders import clear_partial, default_cache, disk_trouble, whole_folder
 from trellis.progress import Progress, short_number
 from trellis.text.corpora import Corpus
 from trellis.text.files import ignore
@@ -77,11 +77,6 @@ class IdFile:
             if not file.is_file() or file.stat().st_size != size:
                 raise TrellisError(f"{file} is missing or cut short; delete {path} and prepare the corpus again.")
         return cls(path, meta)
-
-
-def default_cache() -> Path:
-    """Folder for things that can be made again: TRELLIS_CACHE, or trellis in the user's cache folder."""
-    return Path(os.environ.get("TRELLIS_CACHE") or Path.home() / ".cache" / "trellis")
 
 
 def prepare(

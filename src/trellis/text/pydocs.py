@@ -6,10 +6,14 @@ Sources are parsed, never imported. It changes with the Python version, so compa
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
+import json
+import os
 import re
+import sys
 import sysconfig
 import tokenize
 import warnings
@@ -17,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.errors import TrellisError
+from trellis.folders import default_cache
+from trellis.progress import Progress
 
 _SKIPPED = {
     "test",
@@ -52,12 +58,35 @@ def pydocs(split: str) -> tuple[str, ...]:
 
 @functools.cache
 def _sentences() -> tuple[tuple[str, str], ...]:
+    """Every sentence and its split; kept on disk, because parsing the library takes seconds."""
+    path = default_cache() / f"pydocs-{_edition()}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or damaged: made again
+        return tuple((sentence, side) for sentence, side in json.loads(path.read_text(encoding="utf-8")))
+    found = _read_library()
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs seconds, not the corpus
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+        partial.replace(path)
+    return found
+
+
+def _edition() -> str:
+    """What decides the sentences: this Python, and the rules in this file."""
+    rules = Path(__file__).read_bytes()
+    told = f"{sys.version} {sysconfig.get_path('stdlib')}".encode()
+    return hashlib.blake2b(told + rules, digest_size=8).hexdigest()
+
+
+def _read_library() -> tuple[tuple[str, str], ...]:
     sides: dict[str, str] = {}  # the first source of a sentence decides, so no sentence is on two sides
-    for source, text in _texts():
-        side = split_of(source)
-        for paragraph in paragraphs(text):
-            for sentence in prose(paragraph):
-                sides.setdefault(tokenise(sentence), side)
+    with Progress("reading the documentation of this Python's library", unit="texts") as bar:
+        for source, text in _texts():
+            side = split_of(source)
+            for paragraph in paragraphs(text):
+                for sentence in prose(paragraph):
+                    sides.setdefault(tokenise(sentence), side)
+            bar.advance()
     if not sides:
         raise TrellisError("This Python has no library sources to read; name a text file as corpus instead.")
     return tuple(sides.items())
