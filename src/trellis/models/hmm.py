@@ -126,8 +126,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, and the state to carry on from. Differentiable."""
-        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
-        return log_probs(self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT)
+        return log_probs(*self._by_word(ids_BT, state, lengths_B, missing_BT))
 
     @torch.no_grad()
     def filter(
@@ -138,8 +137,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Forward:
         """The belief over states after each token."""
-        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
-        return forward(self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT)
+        return forward(*self._by_word(ids_BT, state, lengths_B, missing_BT))
 
     @torch.no_grad()
     def smooth(
@@ -150,8 +148,7 @@ class HMM(nn.Module):
         missing_BT: Tensor | None = None,
     ) -> Smoothed:
         """The posterior over states at each token given all of them, and expected transition counts."""
-        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
-        return smooth(self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT)
+        return smooth(*self._by_word(ids_BT, state, lengths_B, missing_BT))
 
     @torch.no_grad()
     def viterbi(
@@ -230,10 +227,17 @@ class HMM(nn.Module):
         )
         return Counts(smoothed.log_prob_BT, smoothed.final_BS, smoothed.start_S, smoothed.transition_SS, emission_VS)
 
+    def _by_word(
+        self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]:
+        """What `log_probs`, `forward` and `smooth` take, with one column of emissions a distinct word."""
+        log_columns_NS, index_BT = self.log_columns(without_padding(ids_BT, lengths_B), missing_BT)
+        return self.log_start(), self.log_transition(), log_columns_NS, lengths_B, state, index_BT
+
     def _evidence(
         self, ids_BT: Tensor, lengths_B: Tensor | None, missing_BT: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of start, transition and these tokens, as the recursions take them."""
+        """What the other recursions take: log-probabilities of start, transition and every token."""
         log_emission_BTS = self.log_emission(without_padding(ids_BT, lengths_B), missing_BT)
         return self.log_start(), self.log_transition(), log_emission_BTS
 

@@ -55,47 +55,32 @@ def train(
     text: IdFile,
     valid: IdFile | None,
     settings: TrainingSettings,
-    runs: str | PathLike[str],
+    folder: str | PathLike[str],
     *,
     resume: bool = False,
     quiet: bool = False,
 ) -> Trained:
-    """Train a model into the folder `runs`; `make_model` makes a fresh one from a seed.
+    """Train a model into `folder`; `make_model` makes a fresh one from a seed.
 
     The folder gets `metrics.jsonl`, `tensorboard/`, `checkpoint-N/` and `best/`. With `resume`, the newest checkpoint
     there goes on and the final weights are those of a run never disturbed.
     """
     check_precision(settings.precision)
-    runs = Path(runs)
-    if not resume and checkpoints.begun(runs):
-        raise TrellisError(f"{runs} holds a run already: go on with --resume, or choose another folder.")
+    folder = Path(folder)
+    if not resume and checkpoints.begun(folder):
+        raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder.")
     here, seed = world(), settings.seed
+
+    def run(seed: int, folder: Path, restart_steps: int | None = None) -> Trained:
+        return _Run(make_model(seed), tokenizer, text, valid, settings, folder, here, quiet, restart_steps).finish()
+
     if settings.restarts > 1:
-        seed = _best_seed(make_model, tokenizer, text, valid, settings, runs, here, quiet)
-    return _Run(make_model(seed), tokenizer, text, valid, settings, runs, here, quiet).finish()
-
-
-def _best_seed(
-    make_model: Callable[[int], HMM],
-    tokenizer: Savable,
-    text: IdFile,
-    valid: IdFile | None,
-    settings: TrainingSettings,
-    runs: Path,
-    here: World,
-    quiet: bool,
-) -> int:
-    """Give each seed a few updates, and choose the one with the lowest validation perplexity."""
-    if valid is None:
-        raise TrellisError("random restarts are judged by validation text: set data.valid or training.restarts=1.")
-    results = {}
-    for seed in range(settings.seed, settings.seed + settings.restarts):
-        trial = _Run(
-            make_model(seed), tokenizer, text, valid, settings, runs / f"restart-{seed}", here, quiet,
-            restart_steps=settings.restart_steps,
-        )  # fmt: skip
-        results[seed] = trial.finish().perplexity or math.inf
-    return min(results, key=results.__getitem__)
+        if valid is None:
+            raise TrellisError("random restarts are judged by validation text: set data.valid or training.restarts=1.")
+        seeds = range(settings.seed, settings.seed + settings.restarts)
+        trials = {seed: run(seed, folder / f"restart-{seed}", settings.restart_steps).perplexity for seed in seeds}
+        seed = min(seeds, key=lambda seed: trials[seed] or math.inf)
+    return run(seed, folder)
 
 
 class _Run:
@@ -108,13 +93,13 @@ class _Run:
         text: IdFile,
         valid: IdFile | None,
         settings: TrainingSettings,
-        runs: Path,
+        folder: Path,
         here: World,
         quiet: bool,
         restart_steps: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.valid, self.settings = model, tokenizer, valid, settings
-        self.runs, self.world, self.quiet = runs, here, quiet or not here.chief
+        self.folder, self.world, self.quiet = folder, here, quiet or not here.chief
         batching = Streams if settings.batching == "streams" else Windows
         self.batching = batching(
             text, batch_size=settings.batch_size, length=settings.length, seed=settings.seed,
@@ -145,14 +130,14 @@ class _Run:
         if self.place.update < self.updates:
             self._learn()
         perplexity = None if self.place.best is None else perplexity_of(self.place.best)
-        return Trained(self.runs / "best", perplexity, self.place.tokens, self.place.seconds)
+        return Trained(self.folder / "best", perplexity, self.place.tokens, self.place.seconds)
 
     def _restore(self) -> None:
         if self.world.chief:
-            self.runs.mkdir(parents=True, exist_ok=True)
-            clear_partial(self.runs)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            clear_partial(self.folder)
         self.world.sum(0.0)  # nobody looks before the chief has finished with an earlier run
-        found = checkpoints.found(self.runs)
+        found = checkpoints.found(self.folder)
         if not found:
             return
         self.place, tensors, learner, state = checkpoints.load(found[-1], self.place.run)
@@ -166,7 +151,7 @@ class _Run:
         total = self._tokens_at(self.updates)
         with (
             _asked_to_stop() as stop,
-            closing(Metrics(self.runs, self.place.update)) if self.world.chief else nullcontext() as metrics,
+            closing(Metrics(self.folder, self.place.update)) if self.world.chief else nullcontext() as metrics,
             Progress("training", total, unit="tokens", done=self.place.tokens, quiet=self.quiet) as bar,
         ):
             while self.place.update < self.updates:
@@ -232,7 +217,7 @@ class _Run:
 
     def _keep_best(self) -> None:
         if self.world.chief:
-            storage.save(self.model, self.runs / "best", self.tokenizer)
+            storage.save(self.model, self.folder / "best", self.tokenizer)
 
     def _checkpoint(self) -> None:
         state = self.state if self.settings.batching == "streams" else None  # windows carry nothing
@@ -240,7 +225,7 @@ class _Run:
             state = self.world.gather_rows(state, self.settings.batch_size)
         if self.world.chief:
             checkpoints.save(
-                self.runs,
+                self.folder,
                 self.model,
                 self.tokenizer,
                 self.place,
