@@ -20,7 +20,7 @@ PROTOCOLS = ("stream", "streams")
 
 def record(run: Path, path: Path, threads: int) -> Path:
     """Evaluate the run's best model and write everything a reader needs to do it again; `threads` trained it."""
-    config = load(run / "config.yaml")
+    config, commit = load(run / "config.yaml"), _commit(run)
     finished = checkpoints.found(run)
     if not finished:
         raise TrellisError(f"{run} has no checkpoint: train it first.")
@@ -40,7 +40,7 @@ def record(run: Path, path: Path, threads: int) -> Path:
         "config": settings,
         "seed": config.training.seed,
         "corpus_hash": hashes,
-        "commit": _commit(),
+        "commit": commit,
         "machine": f"{platform.machine()}, {threads} threads, torch {torch.__version__}",
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens": place["tokens"],
@@ -57,12 +57,19 @@ def _shown(found: Evaluation) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in found.as_dict().items()}
 
 
-def _commit() -> str:
-    """The commit this was measured at, and whether the tree differed from it."""
-    run = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
-    )
-    return run.stdout.strip()
+def _commit(run: Path) -> str:
+    """The commit of the code that trained the run; code that has changed since, or is not committed, is refused."""
+    code = ["--", "src", "configs"]
+    if _git("status", "--porcelain", *code):
+        raise TrellisError("src or configs differ from the last commit: commit them, then train and record.")
+    commit, when = _git("log", "-1", "--format=%h %ct", *code).split()
+    if (run / "config.yaml").stat().st_mtime < int(when):
+        raise TrellisError(f"{run} began before commit {commit} changed the code: train it again, then record.")
+    return commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _curve(path: Path) -> Iterator[list[float]]:
