@@ -14,8 +14,8 @@ from trellis import TrellisError
 HEAD = """# Results
 
 Every figure of ours comes from a file in `experiments/results`, which holds the whole configuration, the seed, the hash
-of the text, the commit and the validation curve. Settings were chosen on validation text; test text was used for these figures alone.
-This page is written by `python -m experiments report`.
+of the text, the commit and the validation curve. Settings were chosen on validation text; test text was used for these
+figures alone. This page is written by `python -m experiments report`.
 
 Perplexity is exp(nats / tokens) with `<eos>` and `<unk>` counted. *One stream* carries the belief from the first token
 to the last and is the figure to quote; *16 streams* is how Chiu & Rush's code cuts the text.
