@@ -46,7 +46,7 @@ def test_likelihood_and_posteriors_are_sums_over_all_paths(model):
         else:
             assert not found.posterior_BTS[b].any()
         counts = reference.expected_counts(*row)
-        pairs += counts.transition_SS
+        pairs += counts.transition
     assert_close(found.transition_SS, pairs, rtol=1e-9, atol=1e-12)
 
 
@@ -83,7 +83,7 @@ def test_float32_gradients_of_a_large_ragged_batch():
     log_probs(*inputs, lengths)[0].sum().backward()
     counts = [reference.expected_counts(*row) for row in rows_of(*model, lengths, None)]
     assert_close(inputs[0].grad.double(), sum(c.start_S for c in counts), rtol=1e-4, atol=1e-6)
-    assert_close(inputs[1].grad.double(), sum(c.transition_SS for c in counts), rtol=1e-4, atol=1e-6)
+    assert_close(inputs[1].grad.double(), sum(c.transition for c in counts), rtol=1e-4, atol=1e-6)
     for b, c in enumerate(counts):
         assert_close(inputs[2].grad[b, : lengths[b]].double(), c.posterior_TS, rtol=1e-4, atol=1e-6)
         assert not inputs[2].grad[b, lengths[b] :].any()
@@ -151,7 +151,7 @@ def test_what_underflows_in_float32_is_done_again_exactly(surprise):
         assert_close(log_prob[b].double(), counts[b].log_prob_T, rtol=1e-5, atol=1e-6)
         assert_close(inputs[2].grad[b].double(), 2 * counts[b].posterior_TS, rtol=1e-4, atol=1e-6)
     assert_close(inputs[0].grad.double(), 2 * (counts[0].start_S + counts[1].start_S), rtol=1e-4, atol=1e-6)
-    assert_close(inputs[1].grad.double(), 2 * (counts[0].transition_SS + counts[1].transition_SS))
+    assert_close(inputs[1].grad.double(), 2 * (counts[0].transition + counts[1].transition))
     assert_close(final[0], reference.filter(*rows[0]).log_belief_TS[-1].exp().float())
 
 
@@ -235,7 +235,7 @@ def test_a_state_without_belief_that_explains_all_but_one_token_makes_no_nan():
     model = (torch.tensor([1.0, 0, 0]).log(), torch.eye(3).log(), likelihood_TS.log()[None])
     found, truth = smooth(*model), reference.expected_counts(model[0], model[1], model[2][0])
     assert_close(found.start_S.double(), truth.start_S)
-    assert_close(found.transition_SS.double(), truth.transition_SS)
+    assert_close(found.transition_SS.double(), truth.transition)
     assert_close(found.posterior_BTS[0].double(), truth.posterior_TS)
 
 

@@ -58,13 +58,13 @@ def test_counts_are_sums_over_paths(model):
     assert_close(reference.smooth(*model), truth.posterior())
     if belief is None:
         assert_close(counts.start_S, truth.posterior()[0])
-        assert_close(counts.transition_SS, truth.pairs().sum(0))
+        assert_close(counts.transition, truth.pairs().sum(0))
     else:
         # The belief is the start of the same sequence with one unseen token before it.
         unseen = torch.cat([torch.zeros_like(log_emission_TS[:1]), log_emission_TS])
         truth = reference.enumerate_paths(belief, transition, unseen)
         assert not counts.start_S.any()
-        assert_close(counts.transition_SS, truth.pairs().sum(0))
+        assert_close(counts.transition, truth.pairs().sum(0))
 
 
 @given(tiny(), st.integers(1, 6))
@@ -90,7 +90,7 @@ def test_gradients_are_expected_counts(model):
         return
     total.backward()
     counts = reference.expected_counts(*model)
-    for leaf, count in zip(leaves, (counts.start_S, counts.transition_SS, counts.posterior_TS), strict=True):
+    for leaf, count in zip(leaves, (counts.start_S, counts.transition, counts.posterior_TS), strict=True):
         assert_close(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, count)
 
 
@@ -129,4 +129,4 @@ def test_emissions_far_below_float32_are_no_matter():
     counts = reference.expected_counts(log_start_S, log_transition_SS, log_emission_TS)
     assert counts.log_prob_T.isfinite().all()
     assert_close(counts.posterior_TS.sum(1), torch.ones(40, dtype=torch.float64))
-    assert_close(counts.transition_SS.sum(), torch.tensor(39.0, dtype=torch.float64))
+    assert_close(counts.transition.sum(), torch.tensor(39.0, dtype=torch.float64))

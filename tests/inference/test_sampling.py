@@ -66,7 +66,7 @@ def test_neighbouring_states_come_as_often_as_in_a_large_model():
         frequency_S = torch.bincount(states_NT[:, t], minlength=12) / 5_000
         assert_close(frequency_S.double(), counts.posterior_TS[t], rtol=0, atol=0.03)
     pairs = torch.bincount((states_NT[:, :-1] * 12 + states_NT[:, 1:]).flatten(), minlength=144) / 5_000
-    assert_close(pairs.double().view(12, 12), counts.transition_SS, rtol=0, atol=0.1)
+    assert_close(pairs.double().view(12, 12), counts.transition, rtol=0, atol=0.1)
 
 
 @given(ragged())

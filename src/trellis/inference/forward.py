@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from trellis.errors import TrellisError
 from trellis.inference.recursion import Evidence, Rows, Walk, walk, walk_back
 from trellis.inference.rescue import rescue, rescued_counts
+from trellis.inference.transitions import Shared
 
 
 class Forward(NamedTuple):
@@ -66,7 +67,7 @@ def _solve(
     lengths_B: Tensor | None,
     belief_BS: Tensor | None,
     index_BT: Tensor | None,
-) -> tuple[_Problem, Walk, list[int]]:
+) -> tuple[_Problem, Walk[Shared], list[int]]:
     """Walk the batch, and do again in log space the rows that underflowed."""
     if index_BT is None:  # every token has a column of its own
         batch, time, states = log_emission.shape
@@ -81,29 +82,34 @@ def _solve(
         None if belief_BS is None else rows.sort(belief_BS),
     )
     evidence = Evidence.of(log_emission, problem.index_TB)
-    done = walk(log_start_S.exp(), log_transition_SS.exp(), evidence, rows, problem.belief_BS)
+    transition = Shared(log_transition_SS.exp())
+    if problem.belief_BS is None:
+        first_BS = before_BS = log_start_S.exp().expand(index_BT.shape[0], -1)
+    else:
+        before_BS = problem.belief_BS
+        first_BS = transition.push(before_BS, 0)
+    done = walk(first_BS, transition, evidence, rows, before_BS)
     return problem, done, [row for row in done.underflowed() if rescue(*problem, done, row)]
 
 
 def _counts(
-    problem: _Problem, done: Walk, rescued: list[int], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
+    problem: _Problem, done: Walk[Shared], rescued: list[int], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients by log-start, log-transition, sorted log-emissions, and predicted first belief."""
     posterior_TBS, message_TBS = walk_back(done, grad_log_prob_TB, grad_final_BS)
-    from_NS, to_NS = done.belief_TBS[:-1].flatten(0, 1), message_TBS[1:].flatten(0, 1)
-    transition_SS = (from_NS.T @ to_NS).to(done.transition_SS)  # a product of half precision is counted in full
+    transition_SS = done.transition.gradient(done.belief_TBS[:-1], message_TBS[1:])
     first_BS = message_TBS[:1].sum(0)  # nothing if there are no tokens
     start_S = torch.zeros_like(problem.log_start_S)
     if problem.belief_BS is None:
         start_S = first_BS.sum(0) * problem.log_start_S.exp()
     else:
         transition_SS.addmm_(problem.belief_BS.T, first_BS)
-    transition_SS.mul_(done.transition_SS)
+    transition_SS.mul_(done.transition.matrix_SS)
     for row in rescued:
         counts = rescued_counts(*problem, done.rows.length(row), row, grad_log_prob_TB[:, row])
         posterior_TBS[: done.rows.length(row), row] = counts.posterior_TS.to(posterior_TBS)
         start_S += counts.start_S.to(start_S)
-        transition_SS += counts.transition_SS.to(transition_SS)
+        transition_SS += counts.transition.to(transition_SS)
     return start_S, transition_SS, posterior_TBS, first_BS
 
 
@@ -179,7 +185,7 @@ class _LogProbs(torch.autograd.Function):
         start_S, transition_SS, posterior_TBS, message_BS = _counts(
             problem, done, rescued, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS)
         )
-        belief_BS = unsort(message_BS @ done.transition_SS.T) if ctx.needs_input_grad[4] else None
+        belief_BS = unsort(done.transition.pull(message_BS, 0)) if ctx.needs_input_grad[4] else None
         columns_NS = torch.zeros_like(problem.log_columns_NS)
         columns_NS.index_add_(0, problem.index_TB.flatten(), posterior_TBS.flatten(0, 1))
         return start_S, transition_SS, columns_NS.view(ctx.shape), None, belief_BS, None

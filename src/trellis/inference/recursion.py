@@ -7,12 +7,15 @@ vector–Jacobian product of the way there. Nothing ever holds batch × time × 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
+from trellis.inference.transitions import Paired, Shared
+
+Transition = TypeVar("Transition", bound=Shared | Paired)
 
 # A step whose scale falls below this has lost digits to underflow: the row is done again in log space.
 UNDERFLOW = 1e-20
@@ -78,11 +81,11 @@ class Evidence(NamedTuple):
         return self.likelihood_NS.index_select(0, self.index_TB[step, :running])
 
 
-class Walk(NamedTuple):
+class Walk(NamedTuple, Generic[Transition]):
     """A finished forward pass, time-major and longest row first, with what the way back needs."""
 
     rows: Rows
-    transition_SS: Tensor
+    transition: Transition
     evidence: Evidence
     belief_TBS: Tensor
     scale_TB: Tensor
@@ -95,32 +98,35 @@ class Walk(NamedTuple):
         return low_TB.any(0).nonzero().flatten().tolist() if bool(low_TB.any()) else []
 
 
-def walk(start_S: Tensor, transition_SS: Tensor, evidence: Evidence, rows: Rows, belief_BS: Tensor | None) -> Walk:
-    """Filter a batch whose rows are sorted longest first, from the start distribution or from a carried belief."""
+def walk(
+    first_BS: Tensor, transition: Transition, evidence: Evidence, rows: Rows, before_BS: Tensor
+) -> Walk[Transition]:
+    """Filter a batch whose rows are sorted longest first.
+
+    `first_BS` is the belief about the first state before its token is seen; `before_BS` is what a row without tokens
+    ends with.
+    """
     torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
     time, batch = evidence.index_TB.shape
-    belief_TBS = start_S.new_empty(time, batch, len(start_S))
-    scale_TB, log_prob_TB = start_S.new_ones(time, batch), start_S.new_zeros(time, batch)
-    if belief_BS is None:
-        predicted = start_S.expand(batch, -1)
-        final_BS = predicted.clone()
-    else:
-        predicted = belief_BS @ transition_SS
-        final_BS = belief_BS.clone()
-    tiny = torch.finfo(start_S.dtype).tiny
+    belief_TBS = first_BS.new_empty(time, *first_BS.shape)
+    scale_TB, log_prob_TB = first_BS.new_ones(time, batch), first_BS.new_zeros(time, batch)
+    predicted, final_BS = first_BS, before_BS.clone()
+    tiny = torch.finfo(first_BS.dtype).tiny
     for t, (going_on, running) in enumerate(rows.ends()):
         if t:
-            predicted = belief_TBS[t - 1, :running] @ transition_SS
+            predicted = transition.push(belief_TBS[t - 1, :running], t)
         belief = torch.mul(predicted[:running], evidence.at(t, running), out=belief_TBS[t, :running])
         scale = torch.sum(belief, -1, out=scale_TB[t, :running])
         belief.div_(scale.clamp_min(tiny).unsqueeze(-1))
         log_prob_TB[t, :running] = evidence.log_peak_N[evidence.index_TB[t, :running]] + scale.log()
         belief_TBS[t, running:] = 0.0
         final_BS[going_on:running] = belief[going_on:]
-    return Walk(rows, transition_SS, evidence, belief_TBS, scale_TB, log_prob_TB, final_BS)
+    return Walk(rows, transition, evidence, belief_TBS, scale_TB, log_prob_TB, final_BS)
 
 
-def walk_back(done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def walk_back(
+    done: Walk[Transition], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Gradients by the log-emissions and by the predicted beliefs, both T×B×S, of what `walk` returned.
 
     With L = Σ w_t log c_t, c_t the scale of u_t = predicted_t ⊙ likelihood_t, and g the gradient by the belief
@@ -146,5 +152,5 @@ def walk_back(done: Walk, grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
         posterior_TBS[t, running:] = 0.0
         message_TBS[t, running:] = 0.0
         if t:
-            gradient = message @ done.transition_SS.T
+            gradient = done.transition.pull(message, t)
     return posterior_TBS, message_TBS

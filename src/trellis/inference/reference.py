@@ -1,7 +1,8 @@
 """The slow, obvious twin of every recursion: one sequence at a time, in float64 log space.
 
-Each function takes `(log_start_S, log_transition_SS, log_emission_TS, log_belief_S=None)`: the first state is
-drawn from start, or, when a belief over the state before the first token is given, from belief × transition.
+Each function takes `(log_start_S, log_transition, log_emission_TS, log_belief_S=None)`: the first state is drawn
+from start, or, when a belief over the state before the first token is given, from belief × transition. The transition
+is S×S, or T×S×S where each step has its own: the t-th leads to the t-th token.
 −inf is legal everywhere. `enumerate_paths`, at the end, is slower and plainer still: it lists all S**T paths.
 """
 
@@ -29,13 +30,14 @@ class ExpectedCounts(NamedTuple):
     """posterior[t, i] = p(z_t = i | o); start = posterior[1]; transition[i, j] = Σ p(z_t = i, z_t+1 = j | o).
 
     These are the gradients of log p(o) by log_emission, log_start, log_transition. Continuing from a belief,
-    the step from the state before the first token counts as a transition and start is zero. An impossible
-    sequence has no posterior: every count is zero, and log_prob says where it became impossible.
+    the step from the state before the first token counts as a transition and start is zero. Where each step has its
+    own transition, each is counted by itself. An impossible sequence has no posterior: every count is zero, and
+    log_prob says where it became impossible.
     """
 
     log_prob_T: Tensor
     start_S: Tensor
-    transition_SS: Tensor
+    transition: Tensor
     posterior_TS: Tensor
 
 
@@ -52,69 +54,75 @@ def logsumexp(log_x: Tensor, dim: int) -> Tensor:
     return torch.logsumexp(log_x.masked_fill(nothing, 0.0), dim).masked_fill(nothing.squeeze(dim), NEVER)
 
 
+def into(log_transition: Tensor, step: int) -> Tensor:
+    """The transition that leads to the token of this step, [from, to]."""
+    return log_transition if log_transition.dim() == 2 else log_transition[step]
+
+
 def next_state(log_belief_S: Tensor, log_transition_SS: Tensor) -> Tensor:
     """log p(z_t+1 = j | o_≤t) = log Σ_i belief[i] · transition[i, j]."""
     return logsumexp(log_belief_S.double()[:, None] + log_transition_SS.double(), 0)
 
 
-def first_state(log_start_S: Tensor, log_transition_SS: Tensor, log_belief_S: Tensor | None) -> Tensor:
+def first_state(log_start_S: Tensor, log_transition: Tensor, log_belief_S: Tensor | None) -> Tensor:
     """log p(z_1 = i) before any token is seen: start, or one step on from the belief."""
-    return log_start_S.double() if log_belief_S is None else next_state(log_belief_S, log_transition_SS)
+    return log_start_S.double() if log_belief_S is None else next_state(log_belief_S, into(log_transition, 0))
 
 
 def filter(  # the name of the algorithm; read as reference.filter
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> Filtered:
     """Predict, weigh by the emission, normalise; the normaliser is the token's probability."""
-    log_predicted_S = first_state(log_start_S, log_transition_SS, log_belief_S)
+    log_predicted_S = first_state(log_start_S, log_transition, log_belief_S)
     never_S = torch.full_like(log_predicted_S, NEVER)
-    log_probs, log_beliefs = [never_S[:0]], [never_S[None][:0]]
-    for log_emission_S in log_emission_TS.double():
+    log_probs: list[Tensor] = [never_S[:0]]
+    log_belief_TS: list[Tensor] = []
+    for t, log_emission_S in enumerate(log_emission_TS.double()):
+        if t > 0:
+            log_predicted_S = next_state(log_belief_TS[-1], into(log_transition, t))
         log_joint_S = log_predicted_S + log_emission_S
         log_prob = logsumexp(log_joint_S, 0)
-        log_belief_S = never_S if log_prob == NEVER else log_joint_S - log_prob
         log_probs.append(log_prob[None])
-        log_beliefs.append(log_belief_S[None])
-        log_predicted_S = next_state(log_belief_S, log_transition_SS)
-    return Filtered(torch.cat(log_probs), torch.cat(log_beliefs))
+        log_belief_TS.append(never_S if log_prob == NEVER else log_joint_S - log_prob)
+    return Filtered(torch.cat(log_probs), torch.stack(log_belief_TS) if log_belief_TS else never_S[None][:0])
 
 
 def log_likelihood(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> Tensor:
     """log p(o) = Σ_t log p(o_t | o_<t), a scalar; the terms are `filter(…).log_prob_T`."""
-    return filter(log_start_S, log_transition_SS, log_emission_TS, log_belief_S).log_prob_T.sum()
+    return filter(log_start_S, log_transition, log_emission_TS, log_belief_S).log_prob_T.sum()
 
 
 def smooth(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> Tensor:
     """posterior[t, i] = p(z_t = i | o); zeros if the sequence is impossible."""
-    return expected_counts(log_start_S, log_transition_SS, log_emission_TS, log_belief_S).posterior_TS
+    return expected_counts(log_start_S, log_transition, log_emission_TS, log_belief_S).posterior_TS
 
 
 def expected_counts(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> ExpectedCounts:
     """Forward, then backward, adding up p(z_t, z_t+1 | o) step by step: only a few S×S are ever held."""
-    log_prob_T, log_belief_TS = filter(log_start_S, log_transition_SS, log_emission_TS, log_belief_S)
-    log_transition_SS, log_emission_TS = log_transition_SS.double(), log_emission_TS.double()
-    start_S, transition_SS = torch.zeros_like(log_start_S.double()), torch.zeros_like(log_transition_SS)
+    log_prob_T, log_belief_TS = filter(log_start_S, log_transition, log_emission_TS, log_belief_S)
+    log_transition, log_emission_TS = log_transition.double(), log_emission_TS.double()
+    start_S, transition = torch.zeros_like(log_start_S.double()), torch.zeros_like(log_transition)
     posterior_TS = torch.zeros_like(log_belief_TS)
     if log_prob_T.sum() == NEVER or len(log_prob_T) == 0:
-        return ExpectedCounts(log_prob_T, start_S, transition_SS, posterior_TS)
+        return ExpectedCounts(log_prob_T, start_S, transition, posterior_TS)
     log_future_S = torch.zeros_like(start_S)  # log p(o_>t | z_t) − log p(o_>t | o_≤t)
     for t in reversed(range(len(log_prob_T))):
         posterior_TS[t] = (log_belief_TS[t] + log_future_S).exp()
@@ -122,26 +130,26 @@ def expected_counts(
         if log_before_S is None:
             start_S = posterior_TS[0].clone()
             break
-        log_step_SS = log_transition_SS + (log_emission_TS[t] + log_future_S - log_prob_T[t])
-        transition_SS += (log_before_S.double()[:, None] + log_step_SS).exp()
+        log_step_SS = into(log_transition, t) + (log_emission_TS[t] + log_future_S - log_prob_T[t])
+        into(transition, t).add_((log_before_S.double()[:, None] + log_step_SS).exp())
         log_future_S = logsumexp(log_step_SS, 1)
-    return ExpectedCounts(log_prob_T, start_S, transition_SS, posterior_TS)
+    return ExpectedCounts(log_prob_T, start_S, transition, posterior_TS)
 
 
 def viterbi(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> Path:
     """argmax_z log p(z, o)."""
-    best = k_best(log_start_S, log_transition_SS, log_emission_TS, 1, log_belief_S)
+    best = k_best(log_start_S, log_transition, log_emission_TS, 1, log_belief_S)
     return best[0] if best else Path(NEVER, ())
 
 
 def k_best(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     k: int,
     log_belief_S: Tensor | None = None,
@@ -150,12 +158,13 @@ def k_best(
 
     A path among the k best has a prefix among the k best that end in the same state, so we keep those.
     """
-    first = first_state(log_start_S, log_transition_SS, log_belief_S).tolist()
-    step, emission = log_transition_SS.double().tolist(), log_emission_TS.double().tolist()
+    first = first_state(log_start_S, log_transition, log_belief_S).tolist()
+    emission = log_emission_TS.double().tolist()
     if not emission:
         return [Path(0.0, ())]
     ending_in = [[Path(p + e, (j,))] for j, (p, e) in enumerate(zip(first, emission[0], strict=True))]
-    for log_emission in emission[1:]:
+    for t, log_emission in enumerate(emission[1:], start=1):
+        step = into(log_transition, t).double().tolist()
         ending_in = [
             heapq.nlargest(
                 k,
@@ -173,7 +182,7 @@ def k_best(
 
 def posterior_entropy(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> Tensor:
@@ -181,14 +190,14 @@ def posterior_entropy(
 
     An entropy is at most the logarithm of the number of possible paths; with none possible we say −inf.
     """
-    counts = expected_counts(log_start_S, log_transition_SS, log_emission_TS, log_belief_S)
+    counts = expected_counts(log_start_S, log_transition, log_emission_TS, log_belief_S)
     log_prob_T, posterior_TS = counts.log_prob_T, counts.posterior_TS
     if log_prob_T.sum() == NEVER:
         return log_prob_T.sum()
     entropy: Tensor = torch.special.entr(posterior_TS[:1]).sum()
     log_future_S = torch.zeros_like(log_start_S.double())
     for t in reversed(range(1, len(log_prob_T))):
-        log_step_SS = log_transition_SS.double() + (log_emission_TS[t].double() + log_future_S)
+        log_step_SS = into(log_transition, t).double() + (log_emission_TS[t].double() + log_future_S)
         log_future_S = logsumexp(log_step_SS, 1)
         reachable_S1 = (log_future_S > NEVER)[:, None]
         next_SS = torch.where(reachable_S1, log_step_SS - log_future_S[:, None], NEVER).exp()
@@ -236,7 +245,7 @@ class Enumeration(NamedTuple):
 
 def enumerate_paths(
     log_start_S: Tensor,
-    log_transition_SS: Tensor,
+    log_transition: Tensor,
     log_emission_TS: Tensor,
     log_belief_S: Tensor | None = None,
 ) -> Enumeration:
@@ -246,6 +255,7 @@ def enumerate_paths(
     paths_NT = paths_NT.reshape(states**time, time)
     log_joint_N = log_emission_TS.double()[torch.arange(time), paths_NT].sum(1)
     if time > 0:
-        log_joint_N = log_joint_N + first_state(log_start_S, log_transition_SS, log_belief_S)[paths_NT[:, 0]]
-        log_joint_N = log_joint_N + log_transition_SS.double()[paths_NT[:, :-1], paths_NT[:, 1:]].sum(1)
+        log_joint_N = log_joint_N + first_state(log_start_S, log_transition, log_belief_S)[paths_NT[:, 0]]
+        for t in range(1, time):
+            log_joint_N = log_joint_N + into(log_transition, t).double()[paths_NT[:, t - 1], paths_NT[:, t]]
     return Enumeration(paths_NT, log_joint_N, states)

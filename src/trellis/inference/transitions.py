@@ -1,0 +1,71 @@
+"""Transitions: how a belief moves one step, and how a message moves back.
+
+A dense HMM has one matrix for all. Where each word belongs to a group of states, a step of a row leads from the group
+of one word to the group of the next, and has the matrix of that pair; a pair that comes again in a batch is held once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Shared(NamedTuple):
+    """One matrix [from, to] for every step of every row."""
+
+    matrix_SS: Tensor
+
+    def push(self, belief_BS: Tensor, step: int) -> Tensor:
+        """The belief one step on: before the token of `step` is seen."""
+        return belief_BS @ self.matrix_SS
+
+    def pull(self, message_BS: Tensor, step: int) -> Tensor:
+        """The transpose: from a gradient by what `push` gave to one by what it took."""
+        return message_BS @ self.matrix_SS.T
+
+    def into(self, step: int, rows: Tensor) -> Tensor:
+        """The matrix [to, from] of the rows' step, to broadcast over rows."""
+        return self.matrix_SS.T
+
+    def gradient(self, belief_TBS: Tensor, message_TBS: Tensor) -> Tensor:
+        """Gradient by the matrix, from beliefs before each step and messages after it."""
+        # a product of half precision is counted in full
+        return (belief_TBS.flatten(0, 1).T @ message_TBS.flatten(0, 1)).to(self.matrix_SS)
+
+
+class Paired(NamedTuple):
+    """A matrix [to, from] for each pair of groups, and the pair that each row crosses to reach each step.
+
+    What it holds to reach step 0 is never looked at: there a row begins.
+    """
+
+    into_PJK: Tensor
+    pair_TB: Tensor
+
+    def push(self, belief_BK: Tensor, step: int) -> Tensor:
+        """The belief one step on: before the token of `step` is seen."""
+        return torch.bmm(self._at(step, len(belief_BK)), belief_BK.unsqueeze(-1)).squeeze(-1)
+
+    def pull(self, message_BJ: Tensor, step: int) -> Tensor:
+        """The transpose: from a gradient by what `push` gave to one by what it took."""
+        return torch.bmm(message_BJ.unsqueeze(1), self._at(step, len(message_BJ))).squeeze(1)
+
+    def into(self, step: int, rows: Tensor) -> Tensor:
+        """The matrices [to, from] of the rows' step, one a row."""
+        return self.into_PJK.index_select(0, self.pair_TB[step].index_select(0, rows))
+
+    def gradient(self, belief_TBK: Tensor, message_TBJ: Tensor) -> Tensor:
+        """Gradient by every pair's matrix, from beliefs before each step and messages after it."""
+        pair_N, order_N = self.pair_TB[1:].flatten().sort()
+        counts = torch.bincount(pair_N, minlength=len(self.into_PJK)).tolist()
+        beliefs = belief_TBK.flatten(0, 1).index_select(0, order_N).split(counts)
+        messages = message_TBJ.flatten(0, 1).index_select(0, order_N).split(counts)
+        grad_PJK = torch.empty_like(self.into_PJK)
+        for grad_JK, belief_NK, message_NJ in zip(grad_PJK, beliefs, messages, strict=True):
+            torch.mm(message_NJ.T, belief_NK, out=grad_JK)
+        return grad_PJK
+
+    def _at(self, step: int, running: int) -> Tensor:
+        return self.into_PJK.index_select(0, self.pair_TB[step, :running])
