@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from trellis.config import DataSettings, ModelSettings, RunConfig, as_dict, differences, load, save
+from trellis.config import ANY_VOCABULARY, DataSettings, RunConfig, as_dict, differences, load, save
 from trellis.errors import TrellisError
 from trellis.models import HMMConfig
 from trellis.training import TrainingSettings
@@ -18,7 +18,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_nothing_given_is_every_default():
-    assert load() == RunConfig(DataSettings(), ModelSettings(), TrainingSettings())
+    assert load() == RunConfig(DataSettings(), HMMConfig(ANY_VOCABULARY), TrainingSettings())
 
 
 def test_overrides_go_over_the_file_and_the_file_over_defaults(tmp_path):
@@ -56,7 +56,7 @@ def test_what_is_saved_loads_as_the_same(tmp_path):
 
 def test_a_model_gets_its_vocabulary_later():
     config = load(None, ["model.states=5", "model.transition=low_rank", "model.rank=4"])
-    assert config.model.with_vocabulary(9) == HMMConfig(9, states=5, transition="low_rank", rank=4)
+    assert config.with_vocabulary(9) == HMMConfig(9, states=5, transition="low_rank", rank=4)
 
 
 def test_differences_are_those_that_matter():
@@ -77,6 +77,7 @@ def test_differences_are_those_that_matter():
         ("model.states=0", "an HMM needs at least one state, not 0"),
         ("model.states=many", "'model.states' must be a whole number, not 'many'."),
         ("model.start=dense", "'model.start' cannot be 'dense'"),
+        ("model.kind=hmmm", "there is no kind of model 'hmmm': did you mean 'hmm'?"),
         ("model=3", "'model' must be a group of settings, not 3."),
         ("training.lr.x=3", "unknown setting 'training.lr.x'"),
         ("training.lr", "'training.lr' is not an override: write it as training.lr=0.1."),
@@ -144,5 +145,5 @@ def test_there_are_shipped_configs():
 
 
 def test_every_model_setting_is_open():
-    names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size"}
+    names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size"} | {"kind"}
     assert set(as_dict(RunConfig())["model"]) == names

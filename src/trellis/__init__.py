@@ -11,7 +11,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 if TYPE_CHECKING:
     from trellis.errors import TrellisError
     from trellis.evaluation import Evaluation, evaluate
-    from trellis.models import HMM, HMMConfig
+    from trellis.models import HMM, HMMConfig, load_model
     from trellis.text import IdFile, load_tokenizer, open_corpus, prepare
     from trellis.training import TrainingSettings, train
 
@@ -25,6 +25,7 @@ __all__ = [
     "TrainingSettings",
     "TrellisError",
     "evaluate",
+    "load_model",
     "load_tokenizer",
     "open_corpus",
     "prepare",
@@ -40,6 +41,7 @@ _HOME = {
     "TrainingSettings": "training",
     "TrellisError": "errors",
     "evaluate": "evaluation",
+    "load_model": "models",
     "load_tokenizer": "text",
     "open_corpus": "text",
     "prepare": "text",

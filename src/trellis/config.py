@@ -13,11 +13,15 @@ import yaml
 
 from trellis.errors import TrellisError
 from trellis.folders import disk_trouble
+from trellis.models.model import ModelConfig
 from trellis.models.parameters import HMMConfig
+from trellis.models.registry import DEFAULT, config_class
 from trellis.settings import build
 from trellis.training.settings import TrainingSettings
 
 FILE = "config.yaml"
+# Stands in for the vocabulary until the tokenizer is known, so that all else is checked at once: no limit is above it.
+ANY_VOCABULARY = 2**31 - 1
 # A run may go on with another value of these: they do not touch what it learns.
 FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every")
 
@@ -51,29 +55,26 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class ModelSettings(HMMConfig):
-    """An HMM's shape as people set it; the vocabulary's size comes from the tokenizer."""
-
-    vocab_size: int = field(default=2, init=False)  # a stand-in, so that everything else is checked at once
-
-    def with_vocabulary(self, size: int) -> HMMConfig:
-        """The whole shape, once the tokenizer is known."""
-        return HMMConfig(**{**asdict(self), "vocab_size": size})
-
-
-@dataclass(frozen=True)
 class RunConfig:
     """All that decides a training run."""
 
     data: DataSettings = field(default_factory=DataSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: ModelConfig = field(default_factory=lambda: HMMConfig(ANY_VOCABULARY))  # of any kind
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    out: str | None = None  # the run's folder; by default runs/<corpus>-<states>
+    out: str | None = None  # the run's folder; by default runs/<corpus>-<kind, unless it is hmm>-<states, if any>
 
     @property
     def folder(self) -> Path:
         """Where the run goes."""
-        return Path(self.out) if self.out else Path("runs") / f"{_short_name(self.data.corpus)}-{self.model.states}"
+        if self.out:
+            return Path(self.out)
+        kind = [] if self.model.kind == DEFAULT else [self.model.kind]
+        states = [str(self.model.states)] if hasattr(self.model, "states") else []
+        return Path("runs") / "-".join([_short_name(self.data.corpus), *kind, *states])
+
+    def with_vocabulary(self, size: int) -> ModelConfig:
+        """The model's whole shape, once the tokenizer is known."""
+        return dataclasses.replace(self.model, vocab_size=size)
 
 
 def _short_name(corpus: str | list[str]) -> str:
@@ -86,9 +87,17 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     values = read(path) if path else {}
     for override in overrides:
         _set(values, override)
-    _check_names(values)
     # A group whose entries are all commented out reads as nothing.
-    return build(RunConfig, {name: value for name, value in values.items() if value is not None})
+    values = {name: value for name, value in values.items() if value is not None}
+    model = values.pop("model", {})
+    if not isinstance(model, Mapping):
+        raise TrellisError(f"'model' must be a group of settings, not {model!r}.")
+    shape = config_class(model.get("kind", DEFAULT))
+    _check_names({**values, "model": model}, list(_known(shape)))
+    told = {name: value for name, value in model.items() if name != "kind"}
+    return dataclasses.replace(
+        build(RunConfig, values), model=build(shape, {**told, "vocab_size": ANY_VOCABULARY}, "model.")
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -138,19 +147,17 @@ def _set(values: dict[str, Any], override: str) -> None:
     group[parts[-1]] = text if text == "-" else _parse(text, f"the value of '{override}'")
 
 
-def _known(cls: type, prefix: str = "") -> Iterator[str]:
-    """Every setting's dotted name, and those of the groups."""
-    groups = {"data": DataSettings, "model": ModelSettings, "training": TrainingSettings}
-    for one in dataclasses.fields(cls):
-        if one.init:
-            yield prefix + one.name
-            if not prefix and one.name in groups:
-                yield from _known(groups[one.name], f"{one.name}.")
+def _known(shape: type[ModelConfig]) -> Iterator[str]:
+    """Every setting's dotted name, and those of the groups, for a run with this kind of model."""
+    yield from (one.name for one in dataclasses.fields(RunConfig))
+    yield from (f"data.{one.name}" for one in dataclasses.fields(DataSettings))
+    yield from (f"model.{one.name}" for one in dataclasses.fields(shape) if one.name != "vocab_size")
+    yield "model.kind"
+    yield from (f"training.{one.name}" for one in dataclasses.fields(TrainingSettings))
 
 
-def _check_names(values: Mapping[Any, Any], prefix: str = "") -> None:
+def _check_names(values: Mapping[Any, Any], known: list[str], prefix: str = "") -> None:
     """Refuse a setting that does not exist, naming the nearest one in full."""
-    known = list(_known(RunConfig))
     for key, value in values.items():
         name = f"{prefix}{key}"
         if name == "model.vocab_size":
@@ -158,7 +165,7 @@ def _check_names(values: Mapping[Any, Any], prefix: str = "") -> None:
         if name not in known:
             raise TrellisError(f"unknown setting '{name}': {_nearest(name, known)}")
         if isinstance(value, Mapping):
-            _check_names(value, f"{name}.")
+            _check_names(value, known, f"{name}.")
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -179,8 +186,16 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
     """The configuration with every default filled in, as YAML and JSON take it."""
     values = asdict(dataclasses.replace(config, out=str(config.folder)))
     del values["model"]["vocab_size"]
-    values["training"]["betas"] = list(values["training"]["betas"])
-    return values
+    values["model"] = {"kind": config.model.kind, **values["model"]}
+    plain: dict[str, Any] = _without_tuples(values)
+    return plain
+
+
+def _without_tuples(value: Any) -> Any:
+    """YAML and JSON know lists alone."""
+    if isinstance(value, dict):
+        return {name: _without_tuples(inner) for name, inner in value.items()}
+    return [_without_tuples(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def save(config: RunConfig, path: Path) -> None:
@@ -199,7 +214,7 @@ def save(config: RunConfig, path: Path) -> None:
 def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, Any, Any]]:
     """Settings that differ and matter: the dotted name and both values."""
     left, right = dict(_flat(as_dict(a))), dict(_flat(as_dict(b)))
-    return [(name, left[name], right[name]) for name in left if name not in FREE and left[name] != right[name]]
+    return [(name, left[name], right.get(name)) for name in left if name not in FREE and left[name] != right.get(name)]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,10 +8,13 @@ tokens, each from the start distribution, as Lee & Berg-Kirkpatrick measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from trellis.errors import TrellisError
 from trellis.models.scorer import Scorer, carry
@@ -94,7 +97,7 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
     nats, seen = 0.0, 0
     impossible_at: int | None = None
     state = None
-    with Progress("evaluating", len(ids), unit="tokens", quiet=quiet) as bar:
+    with _without_dropout(model), Progress("evaluating", len(ids), unit="tokens", quiet=quiet) as bar:
         for step, batch in enumerate(batching.epoch(0)):
             state = carry(state, batch.carried, len(batch.ids))
             log_prob_BT, state = model.score(batch.ids, state, batch.lengths)
@@ -106,6 +109,20 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
             bar.advance(batch.tokens, status=f"perplexity {perplexity_of(nats / seen):.1f}")
     meta = ids.meta
     return Evaluation(name, nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
+
+
+@contextmanager
+def _without_dropout(model: Scorer) -> Iterator[None]:
+    """Put a module in evaluation mode, and back into the mode it was found in."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _first_impossible(batching: Streams | Windows, step: int, log_prob_BT: torch.Tensor) -> int | None:

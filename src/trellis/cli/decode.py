@@ -58,7 +58,8 @@ def run(
     loaded = load_model(model)
     kind = "posterior" if posterior else "samples" if samples else "paths"
     begin = after_eos(loaded) if bos else None
-    ask = _Question(loaded.model, kind, samples or k, entropy, torch.Generator().manual_seed(seed), begin)
+    hmm = loaded.answering("k_best", "smooth", "sample_posterior", "entropy")
+    ask = _Question(hmm, kind, samples or k, entropy, torch.Generator().manual_seed(seed), begin)
     if not json:
         print_row("line", *HEADS[kind], *(["entropy"] if entropy else []), "states")
     for group in batches(read_lines(texts, loaded.tokenizer, eos)):

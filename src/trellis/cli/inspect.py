@@ -43,10 +43,11 @@ def run(
     from trellis.inspection import explained, inspect_states, stationary
 
     loaded = load_model(model)
-    tables = loaded.model.tables()
+    hmm = loaded.answering("tables", "smooth")
+    tables = hmm.tables()
     if corpus:
         ids = evaluation_ids(loaded, corpus, split, data_dir)
-        usage_S, source = explained(loaded.model, ids), f"posterior over {ids.meta.corpus}"
+        usage_S, source = explained(hmm, ids), f"posterior over {ids.meta.corpus}"
     else:
         usage_S, source = stationary(tables), "the model's long run"
     found = inspect_states(tables, usage_S, words=words, distinct=distinct)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from trellis.cli.terminal import say
 from trellis.cli.texts import open_sources
 from trellis.errors import TrellisError
 from trellis.models import HMM
+from trellis.models.model import Model
 from trellis.text import Tokenizer
 from trellis.text.files import STDIN
 
@@ -114,7 +117,7 @@ def tensors(lines: list[Line]) -> tuple[Tensor, Tensor, Tensor | None]:
 
 @torch.no_grad()
 def score_lines(
-    model: HMM, lines: Iterable[Line], carry: bool, begin: Tensor | None
+    model: Model, lines: Iterable[Line], carry: bool, begin: Tensor | None
 ) -> Iterator[tuple[Line, list[float]]]:
     """Each line with the natural log-probability of each of its tokens, given the line so far or, if carried, all."""
     state = begin
@@ -134,20 +137,30 @@ def score_lines(
             continue
         ids_BT, lengths_B, missing_BT = tensors(full)
         first = None if begin is None else begin.expand(len(full), -1)
-        log_prob_BT, _ = model.score(ids_BT, first, lengths_B, missing_BT)
+        log_prob_BT, _ = _score(model, ids_BT, first, lengths_B, missing_BT)
         found = {line.number: row[: len(line.ids)] for line, row in zip(full, log_prob_BT.tolist(), strict=True)}
         yield from ((line, found.get(line.number, [])) for line in group)
 
 
+def _score(
+    model: Model, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`model.score`, with gaps if there are any and the model can sum over them."""
+    if missing_BT is None:
+        return model.score(ids_BT, state, lengths_B)
+    if "missing_BT" not in inspect.signature(model.score).parameters:
+        raise TrellisError(f"a model of kind {model.config.kind} cannot sum over {GAP}: write the words out.")
+    return cast(HMM, model).score(ids_BT, state, lengths_B, missing_BT)
+
+
 def _score_row(
-    model: HMM, ids: list[int], missing: list[bool], state: Tensor | None
+    model: Model, ids: list[int], missing: list[bool], state: Tensor | None
 ) -> tuple[list[float], Tensor | None]:
     """One long row, piece by piece, and the state after it."""
     scores: list[float] = []
     for begin in range(0, len(ids), LONG):
         piece = slice(begin, begin + LONG)
-        log_prob_BT, state = model.score(
-            torch.tensor([ids[piece]]), state, None, torch.tensor([missing[piece]]) if any(missing[piece]) else None
-        )
+        gaps = torch.tensor([missing[piece]]) if any(missing[piece]) else None
+        log_prob_BT, state = _score(model, torch.tensor([ids[piece]]), state, None, gaps)
         scores += log_prob_BT[0].tolist()
     return scores, state

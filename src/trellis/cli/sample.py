@@ -35,12 +35,13 @@ def run(
     from trellis.cli.texts import after_eos, load_model
 
     loaded = load_model(model)
+    hmm = loaded.answering("sample", "filter")
     generator = torch.Generator()
     seed = generator.seed() % 2**32 if seed is None else seed
     generator.manual_seed(seed)
     given = loaded.tokenizer.encode(prompt)
     state = _belief(loaded, given, after_eos(loaded) if bos else None)
-    drawn = loaded.model.sample(
+    drawn = hmm.sample(
         count, length, None if state is None else state.expand(count, -1), loaded.tokenizer.eos_id, generator
     )
     for tokens, states, size in zip(drawn.tokens_BT.tolist(), drawn.states_BT.tolist(), drawn.lengths_B, strict=True):
@@ -61,7 +62,7 @@ def _belief(loaded: Loaded, given: list[int], begin: Tensor | None) -> Tensor | 
 
     if unknown := given.count(-1 if loaded.tokenizer.unk_id is None else loaded.tokenizer.unk_id):
         say(f"{unknown} of the prompt's {len(given)} words are unknown to the model and read as <unk>")
-    found = loaded.model.filter(torch.tensor([given]), begin)
+    found = loaded.answering("filter").filter(torch.tensor([given]), begin)
     if bool((found.log_prob_BT == -torch.inf).any()):
         raise TrellisError("the model gives the prompt no probability, so nothing can follow it: change the prompt.")
     return found.final_BS

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from trellis.config import FILE, DataSettings, load
 from trellis.errors import TrellisError
 from trellis.folders import default_cache, disk_trouble, whole_folder
 from trellis.models import HMM, storage
+from trellis.models.model import Model
+from trellis.models.registry import load_model as load_any
 from trellis.progress import Progress, short_number
 from trellis.text import (
     Corpus,
@@ -38,14 +40,23 @@ class Loaded(NamedTuple):
     """A saved model with the tokenizer it was trained with."""
 
     folder: Path
-    model: HMM
+    model: Model
     tokenizer: Tokenizer
+
+    def answering(self, *questions: str) -> HMM:
+        """The model, if it is one of those that answer these questions as an HMM does."""
+        if not all(hasattr(self.model, question) for question in questions):
+            raise TrellisError(
+                f"{self.folder} holds a model of kind {self.model.config.kind}, which cannot say this: give an HMM, or "
+                "ask trellis evaluate or score."
+            )
+        return cast(HMM, self.model)
 
 
 def load_model(name: str) -> Loaded:
     """Read a model and its tokenizer, refusing a pair that does not belong together."""
     folder = model_folder(name)
-    model = HMM.from_pretrained(folder)
+    model = load_any(folder)
     tokenizer = load_tokenizer(folder)
     told = storage.read_json(folder / "config.json").get("tokenizer")
     if tokenizer.vocab_size > model.config.vocab_size or told not in (None, tokenizer.fingerprint()):

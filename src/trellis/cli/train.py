@@ -15,6 +15,7 @@ from trellis.progress import short_number, short_time
 if TYPE_CHECKING:
     from trellis.cli.texts import Texts
     from trellis.config import RunConfig
+    from trellis.models.model import Model
     from trellis.training import Trained
 
 EXAMPLE = (
@@ -45,7 +46,7 @@ def run(
     from trellis import train
     from trellis.cli.texts import prepare_texts
     from trellis.config import FILE, save
-    from trellis.models import HMM
+    from trellis.models.registry import model_class
     from trellis.training import Stopped
     from trellis.training.precision import check_precision
 
@@ -53,15 +54,18 @@ def run(
     check_precision(config.training.precision)
     ours = _check_folder(config, resume)
     texts = prepare_texts(config.data, quiet=not chief())
-    shape = config.model.with_vocabulary(texts.tokenizer.vocab_size)
+    shape = config.with_vocabulary(texts.tokenizer.vocab_size)
+
+    def make_model(seed: int) -> Model:
+        return model_class(shape.kind).for_text(shape, texts.train, texts.tokenizer, seed)
+
     if chief():
         if ours:
             save(config, config.folder / FILE)
         _announce(config, texts)
     try:
         trained = train(
-            lambda seed: HMM(shape, seed), texts.tokenizer, texts.train, texts.valid, config.training, config.folder,
-            resume=resume,
+            make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
         )  # fmt: skip
     except Stopped as stopped:
         if chief():
@@ -117,13 +121,22 @@ def _announce(config: RunConfig, texts: Texts) -> None:
     say(f"learning from {about(texts.train)}, {texts.tokenizer.vocab_size:,} types")
     valid = about(texts.valid) if texts.valid else "none, so the last model counts as the best"
     say(f"validating on {valid}" if texts.valid else f"validation text: {valid}")
-    say(f"{config.model.states:,} states, into {config.folder}")
+    states = getattr(config.model, "states", None)
+    say(f"{config.model.kind if states is None else f'{states:,} states'}, into {config.folder}")
 
 
-def _has_test(config: RunConfig) -> bool:
+def _next(config: RunConfig) -> list[str]:
+    """Commands that this run's model can answer."""
+    from trellis.models.registry import model_class
     from trellis.text.corpora import NAMES
 
-    return config.data.test is not None or config.data.corpus in NAMES
+    answers = model_class(config.model.kind)
+    has_test = config.data.test is not None or config.data.corpus in NAMES
+    return [
+        *(["inspect"] if hasattr(answers, "tables") else []),
+        *(["sample"] if hasattr(answers, "sample") else []),
+        *(["evaluate"] if has_test else []),
+    ]
 
 
 def _report(config: RunConfig, trained: Trained, json: bool) -> None:
@@ -147,8 +160,6 @@ def _report(config: RunConfig, trained: Trained, json: bool) -> None:
             ("best validation perplexity", perplexity),
             ("learnt from", learnt),
             ("model", str(trained.best)),
-            ("next", f"trellis inspect {config.folder}"),
-            ("", f"trellis sample {config.folder}"),
-            *([("", f"trellis evaluate {config.folder}")] if _has_test(config) else []),
+            *zip(("next", "", ""), (f"trellis {command} {config.folder}" for command in _next(config)), strict=False),
         ]
     )

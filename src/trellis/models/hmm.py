@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import (
@@ -24,7 +23,7 @@ from trellis.inference import (
     smooth,
     viterbi,
 )
-from trellis.models import storage
+from trellis.models.model import Model, ModelConfig, drawn_from
 from trellis.models.parameters import HMMConfig, Scalar, build_parts
 from trellis.models.scorer import check_ids, without_padding
 
@@ -47,25 +46,20 @@ class Counts(NamedTuple):
     emission_VS: Tensor
 
 
-class HMM(nn.Module):
+class HMM(Model):
     """A hidden Markov language model.
 
     Every question takes `ids_BT` with, if rows differ in length, `lengths_B`; `missing_BT` marks tokens to
     marginalise; `state` is the belief an earlier call ended with, and None means the start of a text.
     """
 
-    def __init__(self, config: HMMConfig, seed: int | None = None) -> None:
-        super().__init__()
-        self.config = config
-        with torch.random.fork_rng(devices=[], enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
-            self.start, self.transition, self.emission = build_parts(config)
+    config: HMMConfig
+    config_class: ClassVar[type[ModelConfig]] = HMMConfig
 
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        return next(self.parameters()).device
+    def __init__(self, config: HMMConfig, seed: int | None = None) -> None:
+        super().__init__(config)
+        with drawn_from(seed):
+            self.start, self.transition, self.emission = build_parts(config)
 
     # Distributions
 
@@ -240,17 +234,3 @@ class HMM(nn.Module):
         """What the other recursions take: log-probabilities of start, transition and every token."""
         log_emission_BTS = self.log_emission(without_padding(ids_BT, lengths_B), missing_BT)
         return self.log_start(), self.log_transition(), log_emission_BTS
-
-    # Files
-
-    def save_pretrained(self, folder: str | PathLike[str], tokenizer: storage.Savable | None = None) -> None:
-        """Write `config.json`, `model.safetensors` and the tokenizer, all or nothing."""
-        storage.save(self, folder, tokenizer)
-
-    @classmethod
-    def from_pretrained(cls, folder: str | PathLike[str]) -> HMM:
-        """Read what `save_pretrained` wrote; scores are the same to the bit."""
-        config, tensors = storage.load(folder)
-        model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
-        storage.restore(model, tensors, folder)
-        return model

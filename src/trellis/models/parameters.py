@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.models.columns import low_rank_columns, scalar_columns
+from trellis.models.model import ModelConfig
 
 Kind = Literal["scalar", "low_rank"]
 LARGEST = 2**17  # states: their transition alone takes 64 GB
 
 
 @dataclass(frozen=True)
-class HMMConfig:
+class HMMConfig(ModelConfig):
     """The shape of an HMM: everything but its numbers."""
 
-    vocab_size: int  # types, specials included
+    kind: ClassVar[str] = "hmm"
     states: int = 512  # hidden states
     start: Kind = "scalar"  # logits of the first state: free, or s · H_outᵀ
     transition: Kind = "scalar"  # logits of the next state: free, or H_in · H_outᵀ
@@ -33,15 +34,11 @@ class HMMConfig:
     shared: bool = False  # one H for in, out and emit (Lee's ablation A) instead of three (ablation B)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.states < 1:
             raise TrellisError(f"an HMM needs at least one state, not {self.states}: set model.states.")
         if self.states > LARGEST:
             raise TrellisError(f"{self.states} states are more than a dense HMM can hold: ask for {LARGEST} at most.")
-        if self.vocab_size < 2:
-            raise TrellisError(
-                f"a vocabulary of {self.vocab_size} word leaves nothing to predict: give more text or lower "
-                "the count limit."
-            )
         if "low_rank" in (self.start, self.transition, self.emission) and not 1 <= self.rank <= self.states:
             raise TrellisError(
                 f"model.rank is {self.rank}, but must lie between 1 and the number of states, {self.states}."

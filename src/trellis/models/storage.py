@@ -8,7 +8,7 @@ import os
 import re
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.folders import whole_folder
-from trellis.models.parameters import HMMConfig
 from trellis.settings import build
 
 if TYPE_CHECKING:
-    from trellis.models.hmm import HMM
+    from trellis.models.model import Model, ModelConfig
 
 FORMAT = 1
-MODEL_TYPE = "trellis_hmm"
+OURS = "trellis_"  # begins the model_type of every kind of model here, and the kind's name ends it
+
+Config = TypeVar("Config", bound="ModelConfig")
 
 
 class Savable(Protocol):
@@ -37,7 +38,7 @@ class Savable(Protocol):
         """Hash of all that decides the ids."""
 
 
-def save(model: HMM, folder: str | PathLike[str], tokenizer: Savable | None) -> None:
+def save(model: Model, folder: str | PathLike[str], tokenizer: Savable | None) -> None:
     """Write the model and its tokenizer as one folder, all or nothing; an older model there makes way."""
     _refuse_other_contents(Path(folder))
     with whole_folder(folder) as temporary:
@@ -49,21 +50,22 @@ def _refuse_other_contents(folder: Path) -> None:
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     try:
-        ours = read_json(folder / "config.json").get("model_type") == MODEL_TYPE
+        ours = str(read_json(folder / "config.json").get("model_type")).startswith(OURS)
     except TrellisError:
         ours = False
     if not ours:
         raise TrellisError(f"{folder} holds something other than a Trellis model; choose another folder.")
 
 
-def write(model: HMM, folder: Path, tokenizer: Savable | None) -> None:
+def write(model: Model, folder: Path, tokenizer: Savable | None) -> None:
     """Write the files of a model into a folder that somebody else makes whole."""
-    about: dict[str, Any] = {"model_type": MODEL_TYPE, "format": FORMAT, **dataclasses.asdict(model.config)}
+    about: dict[str, Any] = {"model_type": OURS + model.config.kind, "format": FORMAT}
+    about |= dataclasses.asdict(model.config)
     if tokenizer is not None:
         tokenizer.save(folder)
         about["tokenizer"] = tokenizer.fingerprint()
     (folder / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    write_tensors(folder / "model.safetensors", dict(model.named_parameters()))
+    write_tensors(folder / "model.safetensors", tensors_of(model))
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -99,32 +101,51 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def load(folder: str | PathLike[str]) -> tuple[HMMConfig, dict[str, Tensor]]:
-    """The configuration and parameters of a saved model."""
+def kind_of(folder: Path) -> str:
+    """The kind of a saved model."""
+    model_type = str(read_json(folder / "config.json").get("model_type"))
+    if not model_type.startswith(OURS):
+        raise TrellisError(f"{folder} holds a model of another kind: Trellis reads only its own.")
+    return model_type.removeprefix(OURS)
+
+
+def load(folder: str | PathLike[str], config: type[Config]) -> tuple[Config, dict[str, Tensor]]:
+    """The configuration and tensors of a saved model of the kind that `config` describes."""
+    kind = kind_of(Path(folder))
+    if kind != config.kind:
+        raise TrellisError(f"{folder} holds a model of another kind, {kind} and not {config.kind}: use load_model.")
     about = read_json(Path(folder) / "config.json")
-    if about.pop("model_type", None) != MODEL_TYPE:
-        raise TrellisError(f"{folder} holds a model of another kind: Trellis reads only its own HMMs.")
     if about.pop("format", None) != FORMAT:
         raise TrellisError(f"{folder} was written by another version of Trellis: save it again with that version.")
-    about.pop("tokenizer", None)
-    return build(HMMConfig, about), read_tensors(Path(folder) / "model.safetensors")
+    known = {name: value for name, value in about.items() if name not in ("model_type", "tokenizer")}
+    return build(config, known), read_tensors(Path(folder) / "model.safetensors")
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; one that several parts share goes by its first name alone."""
+    firsts: dict[int, str] = {}
+    everything = module.state_dict(keep_vars=True)
+    for name, tensor in everything.items():
+        firsts.setdefault(id(tensor), name)
+    return {name: everything[name] for name in firsts.values()}
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
-    """Copy tensors into the parameters of the same names and shapes, all of them or none."""
-    wanted = {name: p.shape for name, p in module.named_parameters()}
-    found = {name: t.shape for name, t in tensors.items()}
+    """Copy tensors into those of the same names and shapes, all of them or none; they bring their own precision."""
+    own = tensors_of(module)
+    wanted, found = ({name: _about(tensor) for name, tensor in these.items()} for these in (own, tensors))
     if wanted != found:
-        names = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+        name = min(name for name in wanted | found if wanted.get(name) != found.get(name))
         raise TrellisError(
-            f"the weights in {where} do not fit this model ({names[0]} is {_shape(found.get(names[0]))}, "
-            f"not {_shape(wanted.get(names[0]))}): it was trained with another vocabulary or configuration."
+            f"the weights in {where} do not fit this model ({name} is {found.get(name, 'absent')}, "
+            f"not {wanted.get(name, 'absent')}): it was trained with another vocabulary or configuration."
         )
-    module.to(next(iter(tensors.values())).dtype)
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(tensors[name])
+        for name, tensor in own.items():
+            tensor.data = tensor.data.to(tensors[name].dtype).copy_(tensors[name])
 
 
-def _shape(shape: torch.Size | None) -> str:
-    return "absent" if shape is None else "×".join(map(str, shape))
+def _about(tensor: Tensor) -> str:
+    """A tensor's shape, and whether it counts rather than measures, which no precision changes."""
+    shape = "×".join(map(str, tensor.shape)) or "one number"
+    return shape if tensor.is_floating_point() else f"{shape} of {str(tensor.dtype).removeprefix('torch.')}"

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.folders import remove_folder, whole_folder
-from trellis.models import HMM, storage
+from trellis.models import storage
+from trellis.models.model import Model
 from trellis.models.storage import Savable
 
 FORMAT = 1
@@ -36,7 +37,7 @@ class Place:
 
 def save(
     runs: Path,
-    model: HMM,
+    model: Model,
     tokenizer: Savable,
     place: Place,
     learner: dict[str, Tensor],

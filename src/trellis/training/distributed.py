@@ -35,10 +35,10 @@ class World(NamedTuple):
         self.sum_([total])
         return tuple(total.tolist())
 
-    def gather_rows(self, mine_NS: Tensor, rows: int) -> Tensor:
+    def gather_rows(self, mine: Tensor, rows: int) -> Tensor:
         """All processes' contiguous shares of `rows` rows, put together in each of them."""
-        whole = mine_NS.new_zeros(rows, mine_NS.shape[1])
-        whole[self.share(rows)][: len(mine_NS)] = mine_NS
+        whole = mine.new_zeros(rows, *mine.shape[1:])
+        whole[self.share(rows)][: len(mine)] = mine
         self.sum_([whole])
         return whole
 
@@ -59,5 +59,7 @@ def world() -> World:
 
 
 def _leave() -> None:
+    """Go together: a process that left while another still worked has been seen to abort on its way out."""
     if dist.is_initialized():
+        dist.barrier()
         dist.destroy_process_group()

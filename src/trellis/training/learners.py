@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.models import HMM
+from trellis.models.model import Model
 from trellis.models.parameters import Scalar
 from trellis.text import Batch
 from trellis.training.distributed import World
@@ -64,7 +65,7 @@ def check_possible(log_prob_BT: Tensor) -> None:
 class GradientLearner:
     """AdamW on the mean negative log-likelihood of a token."""
 
-    def __init__(self, model: HMM, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+    def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
         self.rate = settings.lr
         self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
@@ -123,7 +124,9 @@ class GradientLearner:
 class BaumWelchLearner:
     """Expectation–maximisation, θ ← step · θ_new + (1 − step) · θ; a step of 1 on all the text is the classic."""
 
-    def __init__(self, model: HMM, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+    def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+        if not isinstance(model, HMM):
+            raise TrellisError(f"Baum–Welch is for kind hmm, not {model.config.kind}: set training.method=adamw.")
         parts = (model.start, model.transition, model.emission)
         if not all(isinstance(part, Scalar) for part in parts):
             raise TrellisError("Baum–Welch sets probabilities one by one: make start, transition and emission scalar.")
@@ -167,6 +170,26 @@ class BaumWelchLearner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Nothing: between updates the model is all there is."""
+        return {}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take up."""
+
+
+class NothingToLearn:
+    """For a model that has no parameters: all it will ever know it counted when it was made."""
+
+    rate = 0.0
+
+    def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
+        """Never asked: such a run has no updates."""
+        raise NotImplementedError
+
+    def update(self, tokens: float, multiplier: float) -> None:
+        """Nothing to move."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Nothing beside the model."""
         return {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:

@@ -15,12 +15,15 @@ from os import PathLike
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate, perplexity_of
 from trellis.folders import clear_partial
-from trellis.models import HMM, storage
+from trellis.models import storage
+from trellis.models.model import Model
 from trellis.models.scorer import carry
 from trellis.models.storage import Savable
 from trellis.progress import Progress
@@ -28,7 +31,7 @@ from trellis.text import Batch, IdFile, Streams, Windows
 from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
 from trellis.training.distributed import World, world
-from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
+from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner, NothingToLearn
 from trellis.training.metrics import Metrics
 from trellis.training.precision import check_precision
 from trellis.training.schedules import Schedule
@@ -50,7 +53,7 @@ class Trained:
 
 
 def train(
-    make_model: Callable[[int], HMM],
+    make_model: Callable[[int], Model],
     tokenizer: Savable,
     text: IdFile,
     valid: IdFile | None,
@@ -88,7 +91,7 @@ class _Run:
 
     def __init__(
         self,
-        model: HMM,
+        model: Model,
         tokenizer: Savable,
         text: IdFile,
         valid: IdFile | None,
@@ -111,9 +114,10 @@ class _Run:
         if restart_steps is not None:
             self.updates = min(restart_steps, self.updates)
         self.validate_every = max(1, round(steps / self.per_update / settings.validations))
+        self.learner = _learner(model, settings, here)
+        if isinstance(self.learner, NothingToLearn):
+            self.updates = 0
         self.schedule = Schedule(settings, self.updates)
-        learner = GradientLearner if settings.method == "adamw" else BaumWelchLearner
-        self.learner: Learner = learner(model, settings, here)
         self.state: Tensor | None = None
         self.place = Place(0, 0, 0, 0.0, None, self.schedule.state(), self._fingerprint(text))
 
@@ -121,7 +125,7 @@ class _Run:
         """What must be the same for a checkpoint to go on: all but how often to look and save."""
         told = asdict(replace(self.settings, keep=1, checkpoint_every=1))
         valid = self.valid.meta.content_hash if self.valid else None
-        about = [told, asdict(self.model.config), asdict(text.meta), valid, self.updates]
+        about = [told, [self.model.config.kind, asdict(self.model.config)], asdict(text.meta), valid, self.updates]
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
     def finish(self) -> Trained:
@@ -129,6 +133,8 @@ class _Run:
         self._restore()
         if self.place.update < self.updates:
             self._learn()
+        elif not checkpoints.found(self.folder):
+            self._measure()
         perplexity = None if self.place.best is None else perplexity_of(self.place.best)
         return Trained(self.folder / "best", perplexity, self.place.tokens, self.place.seconds)
 
@@ -171,6 +177,12 @@ class _Run:
                 if stopping and not last:
                     raise Stopped(f"stopped after update {update} of {self.updates}; --resume goes on from there.")
 
+    def _measure(self) -> None:
+        """Validate and save a model that there is nothing to teach."""
+        with closing(Metrics(self.folder, 0)) if self.world.chief else nullcontext() as metrics:
+            self._validate(metrics)
+            self._checkpoint()
+
     def _tokens_at(self, update: int) -> int:
         """Tokens seen after so many updates, for the progress bar."""
         return round(self.batching.tokens_per_epoch * update * self.per_update / self.batching.steps_per_epoch)
@@ -178,12 +190,14 @@ class _Run:
     def _update(self, batches: Iterator[Batch], stop: list[int], bar: Progress) -> tuple[float, int, float, bool]:
         """Learn from the batches of one update, and make it: its mean loss, tokens, seconds, and whether to stop."""
         began, nats, tokens = time.monotonic(), 0.0, 0
-        for _ in range(self.per_update):
+        self.model.train()
+        for number in range(self.place.step, self.place.step + self.per_update):
             batch = next(batches)
             if len(batch.ids) == 0:
                 continue
             state = carry(self.state, batch.carried, len(batch.ids))
-            learnt = self.learner.learn(batch, state)
+            with _chance(self.settings.seed, number):
+                learnt = self.learner.learn(batch, state)
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
             bar.advance(learnt.tokens * self.world.size, status=f"perplexity {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
@@ -233,6 +247,24 @@ class _Run:
                 state,
                 self.settings.keep,
             )
+
+
+def _learner(model: Model, settings: TrainingSettings, here: World) -> Learner:
+    """What teaches this model in the way that was set."""
+    if settings.method == "baum_welch":
+        return BaumWelchLearner(model, settings, here)
+    return GradientLearner(model, settings, here) if any(True for _ in model.parameters()) else NothingToLearn()
+
+
+@contextmanager
+def _chance(seed: int, step: int) -> Iterator[None]:
+    """What is drawn at random while learning from a batch depends on the run's seed and the batch's number alone.
+
+    So a resumed run draws what it would have drawn undisturbed, and all processes draw the same.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0]))
+        yield
 
 
 @contextmanager

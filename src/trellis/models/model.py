@@ -1,0 +1,82 @@
+"""What every kind of model is made of besides its mathematics: a configuration, a way to be made, and files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from trellis.errors import TrellisError
+from trellis.models import storage
+from trellis.text import IdFile, Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model: everything but its numbers. Each kind adds its own settings."""
+
+    kind: ClassVar[str]  # its name in `registry.KINDS`, in YAML as model.kind and in a saved config.json
+    vocab_size: int  # types, specials included
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 2:
+            raise TrellisError(
+                f"a vocabulary of {self.vocab_size} word leaves nothing to predict: give more text or lower "
+                "the count limit."
+            )
+
+
+@contextmanager
+def drawn_from(seed: int | None) -> Iterator[None]:
+    """Draw fresh parameters from a seed, leaving the caller's generator as it was; None draws from that."""
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+
+
+class Model(nn.Module):
+    """A language model with `score`, as training, evaluation and the command line know it.
+
+    Its state is a tensor of rows, B×N: one row a text, and all there is to know of what came before.
+    """
+
+    config_class: ClassVar[type[ModelConfig]]
+
+    def __init__(self, config: ModelConfig, seed: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers live."""
+        return next(itertools.chain(self.parameters(), self.buffers())).device
+
+    def score(
+        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
+        raise NotImplementedError
+
+    @classmethod
+    def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
+        """A fresh model to learn this text; most kinds do not look at it before they learn."""
+        return cls(config, seed)
+
+    def save_pretrained(self, folder: str | PathLike[str], tokenizer: storage.Savable | None = None) -> None:
+        """Write `config.json`, `model.safetensors` and the tokenizer, all or nothing."""
+        storage.save(self, folder, tokenizer)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | PathLike[str]) -> Self:
+        """Read what `save_pretrained` wrote; scores are the same to the bit."""
+        config, tensors = storage.load(folder, cls.config_class)
+        model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
+        storage.restore(model, tensors, folder)
+        return model
