@@ -1,16 +1,34 @@
 """Exact algorithms as pure functions on tensors, each with a slow reference twin."""
 
-from trellis.inference.entropy import posterior_entropy
+from trellis.inference.blocked import (
+    BlockedForward,
+    BlockedSmoothed,
+    Blocks,
+    blocked_forward,
+    blocked_log_probs,
+    blocked_smooth,
+)
+from trellis.inference.entropy import blocked_entropy, posterior_entropy
 from trellis.inference.forward import Forward, Smoothed, forward, log_probs, smooth
-from trellis.inference.paths import KBest, Paths, k_best, viterbi
-from trellis.inference.sampling import Samples, sample, sample_posterior
+from trellis.inference.paths import KBest, Paths, blocked_k_best, blocked_viterbi, k_best, viterbi
+from trellis.inference.sampling import Samples, blocked_sample_posterior, sample, sample_posterior
 
 __all__ = [
+    "BlockedForward",
+    "BlockedSmoothed",
+    "Blocks",
     "Forward",
     "KBest",
     "Paths",
     "Samples",
     "Smoothed",
+    "blocked_entropy",
+    "blocked_forward",
+    "blocked_k_best",
+    "blocked_log_probs",
+    "blocked_sample_posterior",
+    "blocked_smooth",
+    "blocked_viterbi",
     "forward",
     "k_best",
     "log_probs",

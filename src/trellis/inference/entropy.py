@@ -4,10 +4,15 @@ There are S**T paths, but a path's −p log p splits along its steps, so one for
 products carries the sum. It runs in float64: the sum over a long row would lose float32's digits.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from trellis.inference import reference
+from trellis.inference.blocked import Blocks
+from trellis.inference.recursion import Rows
+from trellis.inference.transitions import Paired, Shared
 
 # A token less probable than this, relative to its best state's emission, comes near float64's underflow.
 UNDERFLOW = 1e-200
@@ -24,46 +29,79 @@ def posterior_entropy(
 
     An entropy is at most the logarithm of the number of possible paths: for an impossible row we say −inf.
     """
-    batch, time, _ = log_emission_BTS.shape
-    if lengths_B is None:
-        lengths_B = torch.full((batch,), time, device=log_emission_BTS.device)
-    entropy_B, least_B = _recursion(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS)
-    for row in (least_B < UNDERFLOW).nonzero().flatten().tolist():
+    batch, time, states = log_emission_BTS.shape
+    rows = Rows.of(lengths_B, batch, time)
+    transition_SS = log_transition_SS.double().exp()
+    first_BS = log_start_S.double().exp().expand(batch, -1)
+    if belief_BS is not None:
+        first_BS = rows.sort(belief_BS.double()) @ transition_SS
+    steps = Shared(transition_SS), Shared(torch.special.entr(transition_SS))
+    index_BT = torch.arange(batch * time, device=log_emission_BTS.device).view(batch, time)
+
+    def row_of(row: int, length: int) -> reference.Sequence:
         log_belief_S = None if belief_BS is None else belief_BS[row].double().log()
-        log_emission_TS = log_emission_BTS[row, : int(lengths_B[row])]
-        entropy_B[row] = reference.posterior_entropy(log_start_S, log_transition_SS, log_emission_TS, log_belief_S)
-    return entropy_B
+        return log_start_S, log_transition_SS, log_emission_BTS[row, :length], log_belief_S
+
+    log_columns_NS = log_emission_BTS.reshape(batch * time, states)
+    return _entropy(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows, row_of)
+
+
+@torch.no_grad()
+def blocked_entropy(blocks: Blocks) -> Tensor:
+    """H(z | o) of each row of a blocked model, as `posterior_entropy` has it."""
+    rows = Rows.of(blocks.lengths_B, *blocks.index_BT.shape)
+    index_TB, pair_TB = rows.sort(blocks.index_BT.T, 1), rows.sort(blocks.pair_BT.T, 1)
+    into_PJK = blocks.log_matrices().double().exp()
+    steps = Paired(into_PJK, pair_TB), Paired(torch.special.entr(into_PJK), pair_TB)
+    first_BK = rows.sort(blocks.first_BK.double())
+    return _entropy(first_BK, *steps, blocks.log_columns_NK, index_TB, rows, blocks.row)
+
+
+def _entropy(
+    first_BS: Tensor,
+    step: Shared | Paired,
+    entropy_step: Shared | Paired,
+    log_columns_NS: Tensor,
+    index_TB: Tensor,
+    rows: Rows,
+    row_of: Callable[[int, int], reference.Sequence],
+) -> Tensor:
+    """Entropies of rows sorted longest first, in the caller's order; underflowed ones by the reference.
+
+    `row_of` gives one of the caller's rows, of some length, as the reference takes it.
+    """
+    entropy_B, least_B = _recursion(first_BS, step, entropy_step, log_columns_NS, index_TB, rows)
+    for row in (least_B < UNDERFLOW).nonzero().flatten().tolist():
+        callers_row = row if rows.order is None else int(rows.order[row])
+        entropy_B[row] = reference.posterior_entropy(*row_of(callers_row, rows.length(row)))
+    return rows.unsort(entropy_B)
 
 
 def _recursion(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
-    lengths_B: Tensor,
-    belief_BS: Tensor | None,
+    first_BS: Tensor,
+    step: Shared | Paired,
+    entropy_step: Shared | Paired,
+    log_columns_NS: Tensor,
+    index_TB: Tensor,
+    rows: Rows,
 ) -> tuple[Tensor, Tensor]:
     """Entropies, and each row's least token probability relative to the token's best state.
 
     With α the belief and G[j] = −Σ p log p over the paths that end in j, a step with emission e and scale c
     turns each p into p · A · e / c, so that G becomes (G A + α (−A log A)) · e / c − α' · log(e / c).
     """
-    batch, time, _ = log_emission_BTS.shape
-    transition_SS = log_transition_SS.double().exp()
-    entropy_SS = torch.special.entr(transition_SS)
-    predicted_BS = log_start_S.double().exp().expand(batch, -1)
-    if belief_BS is not None:
-        predicted_BS = belief_BS.double() @ transition_SS
-    belief_BS, sum_BS = predicted_BS.clone(), torch.special.entr(predicted_BS)
-    least_B = belief_BS.new_ones(batch)
-    for t in range(time):
-        rows = (lengths_B > t).nonzero().flatten()
-        predicted, total = belief_BS[rows], sum_BS[rows]
+    belief, total = first_BS, torch.special.entr(first_BS)
+    entropy_B, least_B = first_BS.new_zeros(len(first_BS)), first_BS.new_ones(len(first_BS))
+    for t, (going_on, running) in enumerate(rows.ends()):
+        belief, total = belief[:running], total[:running]
         if t > 0:
-            total = total @ transition_SS + predicted @ entropy_SS
-            predicted = predicted @ transition_SS
-        belief_BS[rows], sum_BS[rows], scale = _observe(predicted, total, log_emission_BTS[rows, t].double())
-        least_B[rows] = least_B[rows].minimum(scale)
-    return torch.where(lengths_B > 0, sum_BS.sum(-1), 0.0), least_B
+            total = step.push(total, t) + entropy_step.push(belief, t)
+            belief = step.push(belief, t)
+        log_emission = log_columns_NS[index_TB[t, :running]].double()
+        belief, total, scale = _observe(belief, total, log_emission)
+        least_B[:running] = least_B[:running].minimum(scale)
+        entropy_B[going_on:running] = total[going_on:].sum(-1)
+    return entropy_B, least_B
 
 
 def _observe(predicted_BS: Tensor, sum_BS: Tensor, log_emission_BS: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -101,6 +101,8 @@ def _counts(
     first_BS = message_TBS[:1].sum(0)  # nothing if there are no tokens
     start_S = torch.zeros_like(problem.log_start_S)
     if problem.belief_BS is None:
+        if grad_final_BS is not None:  # a row without tokens ends with what it began with
+            first_BS[done.rows.begun() :] = grad_final_BS[done.rows.begun() :]
         start_S = first_BS.sum(0) * problem.log_start_S.exp()
     else:
         transition_SS.addmm_(problem.belief_BS.T, first_BS)
@@ -185,7 +187,11 @@ class _LogProbs(torch.autograd.Function):
         start_S, transition_SS, posterior_TBS, message_BS = _counts(
             problem, done, rescued, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS)
         )
-        belief_BS = unsort(done.transition.pull(message_BS, 0)) if ctx.needs_input_grad[4] else None
+        belief_BS = None
+        if ctx.needs_input_grad[4]:
+            belief_BS = done.transition.pull(message_BS, 0)
+            belief_BS[done.rows.begun() :] = sort(grad_final_BS)[done.rows.begun() :]
+            belief_BS = unsort(belief_BS)
         columns_NS = torch.zeros_like(problem.log_columns_NS)
         columns_NS.index_add_(0, problem.index_TB.flatten(), posterior_TBS.flatten(0, 1))
         return start_S, transition_SS, columns_NS.view(ctx.shape), None, belief_BS, None

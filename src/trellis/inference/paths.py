@@ -9,6 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.inference.blocked import Blocks
+from trellis.inference.transitions import Paired, Shared
+
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
 CHUNK = 1 << 21
 
@@ -57,32 +60,49 @@ def k_best(
 
     Back-pointers take batch × time × states × k short integers; the scores of one step, `CHUNK` numbers.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
     log_start_S, log_transition_SS = log_start_S.to(log_emission_BTS), log_transition_SS.to(log_emission_BTS)
     batch, time, _ = log_emission_BTS.shape
     if lengths_B is None:
         lengths_B = torch.full((batch,), time, device=log_emission_BTS.device)
-    score_BSK = _first_scores(log_start_S, log_transition_SS, batch, k, belief_BS)
-    log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, log_transition_SS, log_emission_BTS, lengths_B)
+    if belief_BS is None:
+        log_first_BS = log_start_S.expand(batch, -1)
+    else:
+        log_first_BS = (belief_BS.to(log_transition_SS) @ log_transition_SS.exp()).log()
+    log_into_SS = log_transition_SS.T.contiguous()  # the maximum runs along the last dimension, twice as fast
+    return _k_best(log_first_BS, Shared(log_into_SS.T), log_emission_BTS, lengths_B, k)
+
+
+@torch.no_grad()
+def blocked_viterbi(blocks: Blocks) -> Paths:
+    """The most probable path of each row of a blocked model; states count within the group of their token."""
+    best = blocked_k_best(blocks, 1)
+    return Paths(best.log_prob_BK[:, 0], best.states_BKT[:, 0])
+
+
+@torch.no_grad()
+def blocked_k_best(blocks: Blocks, k: int) -> KBest:
+    """The k best paths of each row of a blocked model; states count within the group of their token."""
+    log_transition = Paired(blocks.log_matrices(), blocks.pair_BT.T)
+    log_emission_BTK = blocks.log_columns_NK[blocks.index_BT]
+    return _k_best(blocks.first_BK.log(), log_transition, log_emission_BTK, blocks.lengths(), k)
+
+
+def _k_best(
+    log_first_BS: Tensor, log_transition: Shared | Paired, log_emission_BTS: Tensor, lengths_B: Tensor, k: int
+) -> KBest:
+    """Climb and walk back; `log_first_BS` is what is known of the first state before its token is seen."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    # One path of no tokens leads to each first state; ranks beyond it are empty.
+    empty_BSK = log_first_BS.new_full((*log_first_BS.shape, k - 1), -torch.inf)
+    score_BSK = torch.cat([log_first_BS[..., None], empty_BSK], -1)
+    log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, log_transition, log_emission_BTS, lengths_B)
     states_BKT = _walk_back(end_BK, pointers_BTSK, lengths_B)
     return KBest(log_prob_BK, states_BKT.masked_fill((log_prob_BK == -torch.inf)[..., None], -1))
 
 
-def _first_scores(
-    log_start_S: Tensor, log_transition_SS: Tensor, batch: int, k: int, belief_BS: Tensor | None
-) -> Tensor:
-    """One path of no tokens leads to each first state; ranks beyond it are empty (−inf)."""
-    if belief_BS is None:
-        first_BS = log_start_S.expand(batch, -1)
-    else:
-        first_BS = (belief_BS.to(log_transition_SS) @ log_transition_SS.exp()).log()
-    empty_BSK = first_BS.new_full((*first_BS.shape, k - 1), -torch.inf)
-    return torch.cat([first_BS[..., None], empty_BSK], -1)
-
-
 def _climb(
-    score_BSK: Tensor, log_transition_SS: Tensor, log_emission_BTS: Tensor, lengths_B: Tensor
+    score_BSK: Tensor, log_transition: Shared | Paired, log_emission_BTS: Tensor, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the recursion over all tokens: final scores, where each final path ends, and all back-pointers.
 
@@ -92,13 +112,12 @@ def _climb(
     (batch, states, k), time = score_BSK.shape, log_emission_BTS.shape[1]
     dtype = torch.int16 if states * k <= torch.iinfo(torch.int16).max else torch.int32
     pointers_BTSK = torch.empty(batch, time, states, k, dtype=dtype, device=score_BSK.device)
-    into_SS = log_transition_SS.T.contiguous()  # the maximum runs along the last dimension, twice as fast
     offset_B = torch.zeros(batch, dtype=torch.float64, device=score_BSK.device)
     for t in range(int(lengths_B.max()) if batch else 0):
         rows = (lengths_B > t).nonzero().squeeze(-1)
         score = score_BSK[rows]
         if t > 0:
-            score, pointer = _step(score, into_SS)
+            score, pointer = _step(score, log_transition, t, rows)
             pointers_BTSK[rows, t] = pointer.to(dtype)
         score = score + log_emission_BTS[rows, t, :, None]
         peak = score.amax((1, 2))
@@ -117,7 +136,7 @@ def _only_the_empty_path(score_BSK: Tensor, lengths_B: Tensor) -> Tensor:
     return torch.where((lengths_B == 0)[:, None, None], empty, score_BSK)
 
 
-def _step(score_BSK: Tensor, into_SS: Tensor) -> tuple[Tensor, Tensor]:
+def _step(score_BSK: Tensor, log_transition: Shared | Paired, step: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
     """The k best ways into each state and the pointers to where they come from, chunk by chunk."""
     batch, states, k = score_BSK.shape
     width = max(states, min(k, states) * k)  # what `_best_into` holds for one row and one state
@@ -125,26 +144,27 @@ def _step(score_BSK: Tensor, into_SS: Tensor) -> tuple[Tensor, Tensor]:
     rows = max(1, CHUNK // (columns * width))
     best, pointer = torch.empty_like(score_BSK), torch.empty_like(score_BSK, dtype=torch.int64)
     for b in range(0, batch, rows):
+        log_into = log_transition.into(step, rows_B[b : b + rows])
         for j in range(0, states, columns):
             here = slice(b, b + rows), slice(j, j + columns)
-            best[here], pointer[here] = _best_into(score_BSK[b : b + rows], into_SS[j : j + columns])
+            best[here], pointer[here] = _best_into(score_BSK[b : b + rows], log_into[..., j : j + columns, :])
     return best, pointer
 
 
-def _best_into(score_BSK: Tensor, into_CS: Tensor) -> tuple[Tensor, Tensor]:
-    """The k best ways into C states.
+def _best_into(score_BSK: Tensor, log_into: Tensor) -> tuple[Tensor, Tensor]:
+    """The k best ways into C states, by the steps to them: C×S, or B×C×S if each row has its own.
 
     Only the k states whose own best path is among the k best can offer any of them, so k × k candidates are
     compared, not S × k.
     """
     batch, states, k = score_BSK.shape
-    offers_BCS = score_BSK[:, None, :, 0] + into_CS
+    offers_BCS = score_BSK[:, None, :, 0] + log_into
     if k == 1:
         best_BC1, from_BC1 = offers_BCS.max(-1, keepdim=True)
         return best_BC1, from_BC1
     from_BCJ = offers_BCS.topk(min(k, states)).indices
     row_B11 = torch.arange(batch, device=score_BSK.device)[:, None, None]
-    step_BCJ = into_CS.expand(batch, -1, -1).gather(-1, from_BCJ)
+    step_BCJ = log_into.expand(batch, -1, -1).gather(-1, from_BCJ)
     offers_BCJK = score_BSK[row_B11, from_BCJ] + step_BCJ[..., None]
     best_BCK, choice_BCK = offers_BCJK.flatten(2).topk(k)
     return best_BCK, from_BCJ.gather(-1, choice_BCK // k) * k + choice_BCK % k

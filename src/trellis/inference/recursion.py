@@ -53,6 +53,10 @@ class Rows(NamedTuple):
         """For each step (a, b): rows a to b end there, rows before a go on."""
         return list(zip([*self.running, 0][1:], self.running, strict=True))
 
+    def begun(self) -> int:
+        """How many rows have tokens at all."""
+        return self.running[0] if self.running else 0
+
     def length(self, row: int) -> int:
         """How many steps the row runs, counting in longest-first order."""
         return sum(running > row for running in self.running)

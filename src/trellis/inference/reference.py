@@ -15,6 +15,9 @@ from torch import Tensor
 
 NEVER = -torch.inf
 
+# What every function here takes.
+Sequence = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
 
 class Filtered(NamedTuple):
     """log_prob[t] = log p(o_t | o_<t); log_belief[t, i] = log p(z_t = i | o_≤t).

@@ -29,6 +29,10 @@ class Shared(NamedTuple):
         """The matrix [to, from] of the rows' step, to broadcast over rows."""
         return self.matrix_SS.T
 
+    def reaching(self, step: int, rows: Tensor, state_BN: Tensor) -> Tensor:
+        """How every state leads to each of the given ones, N a row."""
+        return self.matrix_SS.T[state_BN]
+
     def gradient(self, belief_TBS: Tensor, message_TBS: Tensor) -> Tensor:
         """Gradient by the matrix, from beliefs before each step and messages after it."""
         # a product of half precision is counted in full
@@ -56,8 +60,14 @@ class Paired(NamedTuple):
         """The matrices [to, from] of the rows' step, one a row."""
         return self.into_PJK.index_select(0, self.pair_TB[step].index_select(0, rows))
 
+    def reaching(self, step: int, rows: Tensor, state_BN: Tensor) -> Tensor:
+        """How every state of the group before leads to each of the given ones, N a row."""
+        return self.into_PJK[self.pair_TB[step].index_select(0, rows)[:, None], state_BN]
+
     def gradient(self, belief_TBK: Tensor, message_TBJ: Tensor) -> Tensor:
         """Gradient by every pair's matrix, from beliefs before each step and messages after it."""
+        if not len(self.into_PJK):  # rows of one token: what their padding names is no pair
+            return torch.empty_like(self.into_PJK)
         pair_N, order_N = self.pair_TB[1:].flatten().sort()
         counts = torch.bincount(pair_N, minlength=len(self.into_PJK)).tolist()
         beliefs = belief_TBK.flatten(0, 1).index_select(0, order_N).split(counts)
