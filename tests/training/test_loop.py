@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate
-from trellis.models import HMM, HMMConfig, Unigram
+from trellis.models import HMM, HMMConfig, Unigram, load_model
+from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.text import Streams, Windows
 from trellis.training import Stopped, checkpoints, loop
 from trellis.training.learners import BaumWelchLearner, GradientLearner
@@ -350,6 +351,28 @@ def test_accumulated_batches_learn_like_larger_ones(tmp_path):
     two, one = ([line["loss"] for line in diary(tmp_path / name) if "loss" in line] for name in ("two", "one"))
     assert len(two) == 4
     assert two == pytest.approx(one[:4], rel=1e-5)
+
+
+# Models that count
+
+
+def count_text(folder):
+    text_of_run = text(folder / "cache")
+    return lambda seed: KneserNey.for_text(KneserNeyConfig(WORDS.vocab_size, order=3), text_of_run, WORDS, seed)
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_a_model_that_counts_is_measured_and_kept(batching, tmp_path):
+    found = run(tmp_path, settings(batching=batching), make=count_text(tmp_path))
+    assert [path.name for path in checkpoints.found(tmp_path / "run")] == ["checkpoint-0"]
+    best = evaluate(load_model(found.best), text(tmp_path / "cache", 8, seed=1), batching)
+    assert found.perplexity == pytest.approx(best.perplexity)
+    assert diary(tmp_path) == [{"update": 0, "valid_loss": math.log(found.perplexity)} | diary(tmp_path)[0]]
+    assert found.tokens == len(text(tmp_path / "cache"))
+    again = run(tmp_path, settings(batching=batching), make=count_text(tmp_path), resume=True)
+    assert again == found
+    with pytest.raises(TrellisError, match="Baum–Welch is for kind hmm, not kneser_ney"):
+        run(tmp_path / "other", settings(method="baum_welch"), make=count_text(tmp_path))
 
 
 # Restarts

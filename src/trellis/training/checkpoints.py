@@ -29,7 +29,7 @@ class Place:
     step: int  # batches learnt from
     update: int  # updates made
     tokens: int  # tokens learnt from, in all processes
-    seconds: float  # spent learning, over all sessions
+    seconds: float  # spent making the model and learning, over all sessions
     best: float | None  # lowest validation loss so far
     schedule: dict[str, float]  # what the schedule remembers
     run: str  # fingerprint of settings, corpus and vocabulary: a checkpoint of another run is refused

@@ -49,7 +49,7 @@ class Trained:
     best: Path  # folder of the best model
     perplexity: float | None  # its validation perplexity, if there was validation text
     tokens: int  # learnt from
-    seconds: float  # spent learning
+    seconds: float  # spent making the model and learning
 
 
 def train(
@@ -75,7 +75,10 @@ def train(
     here, seed = world(), settings.seed
 
     def run(seed: int, folder: Path, restart_steps: int | None = None) -> Trained:
-        return _Run(make_model(seed), tokenizer, text, valid, settings, folder, here, quiet, restart_steps).finish()
+        began = time.monotonic()
+        model = make_model(seed)
+        made = time.monotonic() - began  # some kinds count or cluster the text here
+        return _Run(model, tokenizer, text, valid, settings, folder, here, quiet, made, restart_steps).finish()
 
     if settings.restarts > 1:
         if valid is None:
@@ -99,6 +102,7 @@ class _Run:
         folder: Path,
         here: World,
         quiet: bool,
+        made: float,
         restart_steps: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.valid, self.settings = model, tokenizer, valid, settings
@@ -115,11 +119,12 @@ class _Run:
             self.updates = min(restart_steps, self.updates)
         self.validate_every = max(1, round(steps / self.per_update / settings.validations))
         self.learner = _learner(model, settings, here)
-        if isinstance(self.learner, NothingToLearn):
-            self.updates = 0
+        counted = isinstance(self.learner, NothingToLearn)
+        self.updates = 0 if counted else self.updates
         self.schedule = Schedule(settings, self.updates)
         self.state: Tensor | None = None
-        self.place = Place(0, 0, 0, 0.0, None, self.schedule.state(), self._fingerprint(text))
+        tokens = len(text) if counted else 0
+        self.place = Place(0, 0, tokens, made, None, self.schedule.state(), self._fingerprint(text))
 
     def _fingerprint(self, text: IdFile) -> str:
         """What must be the same for a checkpoint to go on: all but how often to look and save."""

@@ -1,0 +1,198 @@
+"""Interpolated modified Kneser–Ney n-grams (Chen & Goodman 1999): the baseline that counts, at its best.
+
+    p(w | h) = (a(h w) − D(a(h w))) / a(h ·) + γ(h) · p(w | h without its first word)
+
+a(h w) is how often h w was seen where h is as long as can be, and how many different words were seen before h w where
+there is something to leave out. Each length of h w has its own discounts for one, two, and three or more. Under the
+unigram lies a uniform distribution.
+
+N-grams are numbered, each length for itself. The number of h w is found by that of h and the word w, so the numbers of
+all n-grams that end at a token come from those at the token before it: one look-up a length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trellis.errors import TrellisError
+from trellis.models import storage
+from trellis.models.model import Model, ModelConfig
+from trellis.models.scorer import check_ids, without_padding
+from trellis.progress import Progress
+from trellis.text import IdFile, Tokenizer
+
+NOTHING = -1  # a word where a text has not begun, and the number of an n-gram that was never seen
+FALLBACK = (0.5, 1.0, 1.5)  # discounts of a length with too few n-grams to estimate them from
+_LAST_KEY = np.iinfo(np.int64).max  # of a row after all others, where look-ups that find nothing end
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class KneserNeyConfig(ModelConfig):
+    """An n-gram model's shape."""
+
+    kind: ClassVar[str] = "kneser_ney"
+    order: int = 5  # longest n-gram: the word and its order − 1 predecessors
+    sentences: bool = True  # no n-gram reaches back over an <eos>, as in the n-gram toolkits; else one running text
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= self.order <= 9:
+            raise TrellisError(f"model.order must lie between 2 and 9, not {self.order}.")
+
+
+class KneserNey(Model):
+    """An n-gram model; its state is each row's last order − 1 words, −1 where there are none.
+
+    `key_k` are the n-grams of length k, sorted; `kept_k` what the discount left of their probability; `left_k` what
+    each, as a context, leaves to the next shorter one. A last row stands for n-grams never seen.
+    """
+
+    config: KneserNeyConfig
+    config_class: ClassVar[type[ModelConfig]] = KneserNeyConfig
+    unigram: Tensor  # p(word) with nothing before it, V
+    end: Tensor  # the id of <eos>, or −1: a sentence ends there, and the next knows nothing of it
+
+    def __init__(self, config: KneserNeyConfig, tables: dict[str, Tensor]) -> None:
+        super().__init__(config)
+        for name, table in tables.items():
+            self.register_buffer(name, table)
+
+    @classmethod
+    def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int = 0) -> Self:
+        """Count a text; the seed decides nothing."""
+        assert isinstance(config, KneserNeyConfig)
+        return cls.fit(config, text.ids, tokenizer.eos_id if config.sentences else None)
+
+    @classmethod
+    def fit(cls, config: KneserNeyConfig, ids: NDArray[Any], end: int | None = None, quiet: bool = False) -> Self:
+        """Count ids, in which `end` ends every sentence."""
+        if len(ids) == 0:
+            raise TrellisError("there are no tokens to count: give a corpus with text in it.")
+        check_ids(torch.from_numpy(np.asarray([ids.min(), ids.max()], dtype=np.int64)), config.vocab_size)
+        end = NOTHING if end is None else end
+        with Progress("counting", config.order, unit="orders", quiet=quiet) as bar:
+            orders = list(_count(np.asarray(ids, dtype=np.int64), config.vocab_size, config.order, end, bar))
+            tables = _tables(orders, config.vocab_size) | {"end": np.array(end)}
+        return cls(config, {name: torch.from_numpy(table) for name, table in tables.items()})
+
+    @classmethod
+    def from_pretrained(cls, folder: str | PathLike[str]) -> Self:
+        """Read what `save_pretrained` wrote; the tables are as large as the text made them."""
+        config, tensors = storage.load(folder, KneserNeyConfig)
+        lengths = range(2, config.order + 1)
+        named = {"unigram", "end", *(f"{what}_{k}" for k in lengths for what in ("key", "kept", "left"))}
+        if set(tensors) != named or len(tensors["unigram"]) != config.vocab_size:
+            raise TrellisError(f"the tables in {folder} do not fit its config.json: restore both.")
+        return cls(config, tensors)
+
+    def score(
+        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
+        ids_BT = without_padding(ids_BT, lengths_B)
+        check_ids(ids_BT, self.config.vocab_size)
+        before, time = self.config.order - 1, ids_BT.shape[1]
+        all_BN = torch.cat([self._beginning(len(ids_BT)) if state is None else state, ids_BT], 1)
+        lengths_B = ids_BT.new_full((len(ids_BT),), time) if lengths_B is None else lengths_B
+        inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
+        last_BN = all_BN.gather(1, lengths_B[:, None] + torch.arange(before, device=ids_BT.device))
+        return self._prob(all_BN)[:, before:].log().masked_fill(~inside_BT, 0.0), last_BN
+
+    def _beginning(self, rows: int) -> Tensor:
+        """The state where a text begins: after the end of a sentence, if there are sentences."""
+        state_BN = self.end.new_full((rows, self.config.order - 1), NOTHING)
+        state_BN[:, -1] = self.end
+        return state_BN
+
+    def _prob(self, ids_BN: Tensor) -> Tensor:
+        """p(word | words before it in the row), of every word but those that are not there."""
+        prob_BN = self.unigram[ids_BN]
+        context_BN = ids_BN  # the number of the n-gram that ends here, as a context of the next word
+        for length in range(2, self.config.order + 1):
+            key_N, kept_N, left_N = (getattr(self, f"{name}_{length}") for name in ("key", "kept", "left"))
+            context_BN = torch.nn.functional.pad(context_BN[:, :-1], (1, 0), value=NOTHING)
+            wanted_BN = context_BN * self.config.vocab_size + ids_BN  # below zero with no context: never found
+            at_BN = torch.searchsorted(key_N, wanted_BN)
+            prob_BN = torch.where(key_N[at_BN] == wanted_BN, kept_N[at_BN], 0.0) + left_N[context_BN] * prob_BN
+            context_BN = at_BN.masked_fill((key_N[at_BN] != wanted_BN) | (ids_BN == self.end), NOTHING)
+        return prob_BN
+
+
+class _Order(NamedTuple):
+    """The n-grams of one length, sorted by key."""
+
+    key_N: Ints  # number of the context · V + word
+    seen_N: Ints  # how often each was seen
+    before_N: Ints  # after how many different words, zero where nothing ever stood before it
+
+    def counts(self) -> Ints:
+        """What Kneser–Ney counts: words before where there are any, and times seen where a sentence begins."""
+        return np.where(self.before_N > 0, self.before_N, self.seen_N)
+
+
+def _count(ids: Ints, vocab_size: int, order: int, end: int, bar: Progress) -> Iterator[_Order]:
+    """The n-grams of each length, from one word on."""
+    ids = np.concatenate([[end], ids]) if end != NOTHING else ids
+    key_N, seen_N = np.arange(vocab_size), np.bincount(ids[end != NOTHING :], minlength=vocab_size)
+    number = context = ids  # of the n-gram that ends at each token, and the same for use as a context
+    for _ in range(2, order + 1):
+        places = 1 + np.flatnonzero(context[:-1] != NOTHING)
+        keys = context[places - 1] * vocab_size + ids[places]
+        longer_N, first_N, found, longer_seen_N = np.unique(
+            keys, return_index=True, return_inverse=True, return_counts=True
+        )
+        # Without its first word, each of these is one of the length before: one more word that stood before that.
+        yield _Order(key_N, seen_N, np.bincount(number[places[first_N]], minlength=len(key_N)))
+        key_N, seen_N = longer_N, longer_seen_N
+        number = np.full(len(ids), NOTHING)
+        number[places] = found
+        context = np.where(ids == end, NOTHING, number)
+        bar.advance(1)
+    yield _Order(key_N, seen_N, np.zeros_like(seen_N))
+    bar.advance(1)
+
+
+def _tables(orders: Sequence[_Order], vocab_size: int) -> dict[str, NDArray[Any]]:
+    """What `score` looks up: shares and what is left of them, with a last row for what was never seen."""
+    unigram = _interpolate(orders[0].counts(), np.zeros(vocab_size, int), 1)
+    tables: dict[str, NDArray[Any]] = {"unigram": unigram.kept_N + unigram.left_C[0] / vocab_size}
+    for length, (shorter, longer) in enumerate(itertools.pairwise(orders), start=2):
+        found = _interpolate(longer.counts(), longer.key_N // vocab_size, len(shorter.key_N))
+        tables[f"key_{length}"] = np.append(longer.key_N, _LAST_KEY)
+        tables[f"kept_{length}"] = np.append(found.kept_N, 0.0)
+        tables[f"left_{length}"] = np.append(found.left_C, 1.0)
+    return tables
+
+
+class _Shares(NamedTuple):
+    kept_N: NDArray[np.float64]  # of each n-gram, what the discount left of its share of its context
+    left_C: NDArray[np.float64]  # of each context, what the discounts took: all of it if it was never seen
+
+
+def _interpolate(count_N: Ints, context_N: Ints, contexts: int) -> _Shares:
+    discount_N = np.array([0.0, *_discounts(count_N)])[np.minimum(count_N, 3)]
+    total_C = np.bincount(context_N, count_N, minlength=contexts)
+    taken_C = np.bincount(context_N, discount_N, minlength=contexts)
+    left_C = np.divide(taken_C, total_C, out=np.ones(contexts), where=total_C > 0)
+    return _Shares((count_N - discount_N) / np.maximum(total_C, 1.0)[context_N], left_C)
+
+
+def _discounts(count_N: Ints) -> tuple[float, ...]:
+    """Chen & Goodman's estimates for counts of 1, 2, and 3 or more, from how many there are of 1 to 4."""
+    many = np.bincount(np.minimum(count_N, 5), minlength=6)[1:5].tolist()
+    if 0 in many:
+        return FALLBACK
+    share = many[0] / (many[0] + 2 * many[1])
+    found = tuple(k - (k + 1) * share * many[k] / many[k - 1] for k in (1, 2, 3))
+    return found if all(0 < discount <= k for k, discount in enumerate(found, start=1)) else FALLBACK
