@@ -1,0 +1,81 @@
+// The plain C interface. Calls take turns: they share their threads and their memory.
+#include "api.h"
+
+#include <mutex>
+#include <new>
+
+#include "cpu.h"
+
+// Weak: a level that the compiler did not know has no address.
+extern const Level level_portable;
+extern const Level level_avx2 __attribute__((weak));
+extern const Level level_avx512 __attribute__((weak));
+extern const Level level_avx512_bf16 __attribute__((weak));
+extern const Level level_amx __attribute__((weak));
+extern const Level level_amx_emulated __attribute__((weak));
+
+namespace {
+
+const Level* active = nullptr;
+std::mutex turn;
+
+const Level* find(int64_t number) {
+    const Features& has = features();
+    switch (number) {
+        case 0: return &level_portable;
+        case 1: return has.avx2 ? &level_avx2 : nullptr;
+        case 2: return has.avx512_bf16 && &level_avx512_bf16 ? &level_avx512_bf16 : has.avx512 ? &level_avx512 : nullptr;
+        case 3: return has.amx ? &level_amx : nullptr;
+        case 4: return has.avx512_bf16 ? &level_amx_emulated : nullptr;
+        case 5: return has.avx512 ? &level_avx512 : nullptr;
+        default: return nullptr;
+    }
+}
+
+bool within(const int64_t* index, int64_t count, int64_t end) {
+    bool good = true;
+    for (int64_t i = 0; i < count; ++i) good &= index[i] >= 0 && index[i] < end;
+    return good;
+}
+bool sound(const PairCall& call) { return within(call.from, call.P, call.F) && within(call.to, call.P, call.G); }
+bool sound(const PushCall& call) { return within(call.pair, call.rows, call.P); }
+
+enum Answer { DONE, NO_LEVEL, NO_MEMORY, BAD_INDEX };
+
+template <class Call>
+int run(void (*Level::*kernel)(const Call&), const Call* call) {
+    std::lock_guard<std::mutex> lock(turn);
+    if (!active) return NO_LEVEL;
+    if (!sound(*call)) return BAD_INDEX;
+    try {
+        (active->*kernel)(*call);
+    } catch (const std::bad_alloc&) {
+        return NO_MEMORY;
+    }
+    return DONE;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Bits: avx2, avx512, avx512_bf16, amx.
+EXPORT int64_t trellis_features() {
+    const Features& has = features();
+    return has.avx2 | has.avx512 << 1 | has.avx512_bf16 << 2 | has.amx << 3;
+}
+// 0 portable, 1 avx2, 2 avx512, 3 amx, 4 amx with emulated tiles, 5 avx512 without its bfloat16. False: not here.
+EXPORT int64_t trellis_use(int64_t level) {
+    std::lock_guard<std::mutex> lock(turn);
+    const Level* found = find(level);
+    if (found) active = found;
+    return found != nullptr;
+}
+
+EXPORT void trellis_exponentials(const float* x, float* out, int64_t n) { active->exponentials(x, out, n); }
+EXPORT double trellis_products(int64_t bf16, int64_t times) { return active->products(bf16, times); }
+EXPORT int trellis_pair_forward(const PairCall* call) { return run(&Level::pair_forward, call); }
+EXPORT int trellis_pair_backward(const PairCall* call) { return run(&Level::pair_backward, call); }
+EXPORT int trellis_push(const PushCall* call) { return run(&Level::push, call); }
+EXPORT int trellis_pull(const PushCall* call) { return run(&Level::pull, call); }
+EXPORT int trellis_outer(const PushCall* call) { return run(&Level::outer, call); }

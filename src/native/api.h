@@ -1,0 +1,50 @@
+// What crosses the borders: the calls Python makes, and the table of functions that each processor level fills.
+//
+// Every struct is mirrored field by field in trellis/kernels; all fields are eight bytes wide, so that there is no
+// padding to get wrong. Matrices are dense and row-major, numbers float32, indices int64.
+#pragma once
+#include <cstdint>
+
+// Blocked transitions (pairs.h). Pair p leads from list from[p] of `left` to list to[p] of `right`.
+struct PairCall {
+    const float* left;             // F×K×R
+    const float* right;            // G×J×R
+    const float* scale;            // P×K, what the probabilities of a from-state sum to
+    const float* shift;            // F×K, subtracted from the logits before exp, if nothing is normalised
+    const int64_t* from;           // P, ascending
+    const int64_t* to;             // P
+    const int64_t* from_start;     // F+1: the pairs of from-list f are from_start[f] up to from_start[f+1]
+    const int64_t* to_start;       // G+1: the same in the order of `by_to`
+    const int64_t* by_to;          // P: pairs ordered by to-list
+    float* into;                   // P×J×K, [to, from]
+    const float* grad_into;        // P×J×K
+    float* row_sum;                // P×K, Σ_j into · grad_into
+    float* grad_left;              // F×K×R
+    float* grad_right;             // G×J×R
+    int64_t F, G, P, K, J, R;
+    int64_t normalise;             // softmax over the to-states
+    int64_t bf16, threads;
+};
+
+// Beliefs across their pairs' matrices, and back (pushes.h). Rows b, each with its pair.
+struct PushCall {
+    const float* into;             // P×J×K
+    const int64_t* pair;           // rows
+    const int64_t* order;          // rows ordered by pair
+    const int64_t* start;          // P+1: the rows of pair p are order[start[p]] up to order[start[p+1]]
+    float* belief;                 // rows×K
+    float* message;                // rows×J
+    float* grad_into;              // P×J×K
+    int64_t rows, P, K, J;
+    int64_t threads;
+};
+
+struct Level {
+    void (*exponentials)(const float* x, float* out, int64_t n);
+    double (*products)(int64_t bf16, int64_t times);  // returns the operations it did
+    void (*pair_forward)(const PairCall&);
+    void (*pair_backward)(const PairCall&);
+    void (*push)(const PushCall&);
+    void (*pull)(const PushCall&);
+    void (*outer)(const PushCall&);
+};

@@ -1,0 +1,111 @@
+// Vectors as wide as the level has them, in the compiler's own vector types: one source for every width.
+//
+// Everything of a level lives in an unnamed namespace. The same templates are compiled several times with different
+// instructions; with a common name the linker would keep one copy for all, and old processors would meet new
+// instructions in it. For the same reason nothing here uses the standard library's templates.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX512BF16__) || defined(TRELLIS_AMX)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float V __attribute__((vector_size(W * 4)));
+typedef int32_t I __attribute__((vector_size(W * 4)));
+typedef float Anywhere __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(W * 2)));
+typedef uint16_t HalvesAnywhere __attribute__((vector_size(W * 2), aligned(2), may_alias));
+
+inline V load(const float* p) { return *reinterpret_cast<const Anywhere*>(p); }
+inline void store(float* p, V x) { *reinterpret_cast<Anywhere*>(p) = x; }
+inline V splat(float x) { return x - V{}; }
+
+inline int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The first n lanes, the others zero; and back.
+inline V load_part(const float* p, int64_t n) {
+    if (n >= W) return load(p);
+    V x = {};
+    if (n > 0) std::memcpy(&x, p, n * sizeof(float));
+    return x;
+}
+inline void store_part(float* p, V x, int64_t n) {
+    if (n >= W)
+        store(p, x);
+    else if (n > 0)
+        std::memcpy(p, &x, n * sizeof(float));
+}
+
+inline V larger(V a, V b) { return a > b ? a : b; }
+
+// e^x within 2 ulp; beyond the range of float32 it is 0 or infinite, and NaN stays NaN.
+//
+// x = n ln 2 + r with |r| ≤ ln 2 / 2; e^r = 1 + r + r² q(r) with the q of degree 4 whose largest relative error,
+// 3e-9, is least; and 2^n is written into the exponent in two halves, since n alone may exceed it.
+inline V exponential(V x) {
+    x = x < -104.0f ? splat(-104.0f) : x;
+    x = x > 89.0f ? splat(89.0f) : x;
+    const V magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to whole numbers
+    V n = (x * 1.44269504f + magic) - magic;
+    V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    V q = splat(1.38145401768e-3f);
+    q = q * r + 8.36874510894e-3f;
+    q = q * r + 4.16683907835e-2f;
+    q = q * r + 1.66665203990e-1f;
+    q = q * r + 4.99999934321e-1f;
+    V e = (q * (r * r) + r) + 1.0f;
+    I whole = __builtin_convertvector(n, I), half = whole >> 1;
+    return e * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
+}
+
+// ln x of a positive number is the standard library's: it is taken once a row.
+
+template <int... lane>
+struct Lanes {};
+template <int n, int... lane>
+struct Count : Count<n - 1, n - 1, lane...> {};
+template <int... lane>
+struct Count<0, lane...> {
+    using Type = Lanes<lane...>;
+};
+
+// Swaps the off-diagonal quarters of a and b, seen as rows of blocks `step` wide.
+template <int step, int... lane>
+inline void exchange(V& a, V& b, Lanes<lane...>) {
+    V low = __builtin_shufflevector(a, b, (lane & step ? lane - step + W : lane)...);
+    V high = __builtin_shufflevector(a, b, (lane & step ? lane + W : lane + step)...);
+    a = low, b = high;
+}
+
+// A W×W block becomes its transpose.
+template <int step = W / 2>
+inline void transpose(V (&x)[W]) {
+    if constexpr (step > 0) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i)
+            if (!(i & step)) exchange<step>(x[i], x[i + step], typename Count<W>::Type{});
+        transpose<step / 2>(x);
+    }
+}
+
+// bfloat16 is the upper half of a float32, rounded to even.
+inline I bf16_bits(V x) {
+    I bits = (I)x;
+    return ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) & 0xffff;
+}
+inline void store_bf16(uint16_t* p, V x) {
+    *reinterpret_cast<HalvesAnywhere*>(p) = __builtin_convertvector(bf16_bits(x), Halves);
+}
+
+}  // namespace

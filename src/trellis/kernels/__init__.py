@@ -1,0 +1,12 @@
+"""Native kernels: the same answers as PyTorch's, sooner.
+
+`usable(...)` says whether they can take a tensor; where it says no, PyTorch does the work. Sources are in src/native.
+"""
+
+from trellis.kernels.library import Status, bare_rate, levels, status, usable, using
+from trellis.kernels.pairs import Pairs, outer, pair_backward, pair_forward, pull, push
+
+__all__ = [
+    "Pairs", "Status", "bare_rate", "levels", "outer", "pair_backward", "pair_forward", "pull", "push", "status",
+    "usable", "using",
+]  # fmt: skip
