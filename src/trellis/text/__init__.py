@@ -2,7 +2,7 @@
 
 from trellis.text.batching import Batch, Streams, Windows
 from trellis.text.brown import BrownTree, brown
-from trellis.text.clusters import read_paths, write_paths
+from trellis.text.clusters import brown_clusters, read_paths, write_paths
 from trellis.text.corpora import Corpus, FileCorpus, MemoryCorpus, open_corpus
 from trellis.text.ids import IdFile, IdMeta, prepare
 from trellis.text.subwords import SubwordTokenizer
@@ -23,6 +23,7 @@ __all__ = [
     "Windows",
     "WordTokenizer",
     "brown",
+    "brown_clusters",
     "load_tokenizer",
     "open_corpus",
     "prepare",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
 from trellis.folders import disk_trouble
-from trellis.text.brown import BrownTree
+from trellis.text.brown import BrownTree, brown
+from trellis.text.ids import IdFile
 from trellis.text.tokenizer import Tokenizer
 
 
@@ -26,15 +28,38 @@ def write_paths(path: Path, tree: BrownTree, tokenizer: Tokenizer, count_V: NDAr
             partial.unlink(missing_ok=True)
 
 
-def read_paths(path: Path, tokenizer: Tokenizer) -> BrownTree:
-    """Read the cluster of every type of the vocabulary; words of the file that it lacks are passed over."""
+def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
+    """The Brown cluster of every type, V; found once for a text and kept beside its ids."""
+    path = text.folder / f"brown-{clusters}.npy"
+    if path.exists():
+        known: NDArray[np.int64] = np.load(path)
+        return known
+    cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
+    with disk_trouble(path):
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        with partial.open("wb") as file:
+            np.save(file, cluster_V)
+        partial.replace(path)
+    return cluster_V
+
+
+def read_paths(path: Path, tokenizer: Tokenizer, unclustered: str | None = None) -> BrownTree:
+    """Read the cluster of every type of the vocabulary; words of the file that it lacks are passed over.
+
+    Words of the vocabulary that the file misses join the cluster of the word `unclustered`; without one, they are
+    refused.
+    """
     path_of = dict(_entries(path))
     words = [tokenizer.token(id) for id in range(tokenizer.vocab_size)]
+    if unclustered is not None:
+        if unclustered not in path_of:
+            raise TrellisError(f"{path} has no cluster for {unclustered!r} either: name a word that it holds.")
+        path_of = dict.fromkeys(words, path_of[unclustered]) | path_of
     missing = [word for word in words if word not in path_of]
     if missing:
         raise TrellisError(
             f"{path} has no cluster for {len(missing):,} of the vocabulary's {len(words):,} words, {missing[0]!r} "
-            "among them: cluster the same text, or add them."
+            "among them: cluster the same text, or name in model.unclustered a word whose cluster they may join."
         )
     paths = sorted({path_of[word] for word in words})
     number = {name: index for index, name in enumerate(paths)}

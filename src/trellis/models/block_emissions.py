@@ -1,0 +1,57 @@
+"""Emissions of blocked models: log p(word | state) of a batch's words, in the states of their groups."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trellis.models.block_columns import Spans, block_columns, listed_logits, normalise_by_state
+from trellis.models.groups import Groups
+from trellis.models.state_features import States
+
+
+class BilinearEmission(nn.Module):
+    """Logits are inner products of a word's vector and its states', and a bias a word."""
+
+    def __init__(self, vocab_size: int, width: int, scale: float) -> None:
+        super().__init__()
+        self.words = nn.Parameter(torch.randn(vocab_size, width).mul_(scale))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def columns(self, vectors: States, groups: Groups, groups_G: Tensor, enter_GJ: Tensor, words_N: Tensor,
+                states: int) -> Tensor:  # fmt: skip
+        """log p(word | state) of distinct words in the states `enter_GJ` of their groups `groups_G`, N×J."""
+        if len(groups.states_GK) == len(groups.group_V):  # every word has its own list, and lists may overlap
+            emitting_SR = vectors.emitting(torch.arange(states, device=words_N.device))
+            lists_VK = groups.states_GK[groups.group_V]
+            logits_VK = listed_logits(self.words, emitting_SR, lists_VK) + self.bias[:, None]
+            return (
+                normalise_by_state(logits_VK, lists_VK, states)
+                .index_select(0, words_N)
+                .gather(1, _places(groups, words_N, groups_G, enter_GJ))
+            )
+        spans, place_N = Spans.of(groups.group_V, groups_G, words_N)
+        emitting_GJR = vectors.emitting(enter_GJ.flatten()).view(*enter_GJ.shape, -1)
+        words_WR, bias_W = self.words.index_select(0, spans.words_W), self.bias.index_select(0, spans.words_W)
+        return block_columns(emitting_GJR, words_WR, bias_W, spans).index_select(0, place_N)
+
+
+class ScalarEmission(nn.Module):
+    """Logits are parameters themselves: one for each word in each state of its group."""
+
+    def __init__(self, vocab_size: int, block_size: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(vocab_size, block_size))
+
+    def columns(self, vectors: States, groups: Groups, groups_G: Tensor, enter_GJ: Tensor,
+                words_N: Tensor, states: int) -> Tensor:  # fmt: skip
+        """log p(word | state) of distinct words in the states `enter_GJ` of their groups `groups_G`, N×J."""
+        log_VK = normalise_by_state(self.table, groups.states_GK[groups.group_V], states)
+        return log_VK.index_select(0, words_N).gather(1, _places(groups, words_N, groups_G, enter_GJ))
+
+
+def _places(groups: Groups, words_N: Tensor, groups_G: Tensor, enter_GJ: Tensor) -> Tensor:
+    """Where in each word's whole list the states entered stand, N×J."""
+    group_N = groups.group_V[words_N]
+    entered_NJ = enter_GJ[torch.searchsorted(groups_G, group_N)]
+    return torch.searchsorted(groups.states_GK[group_N], entered_NJ)

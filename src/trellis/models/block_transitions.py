@@ -1,0 +1,136 @@
+"""Transitions of blocked models: from the states of one word's group to those of the next word's.
+
+Flat: a softmax over all states. Hierarchical: the next block is drawn first, p(block | z), then a state within it,
+p(z′ | block, z); as a word names its block, a step never looks at the others. Both are exact HMMs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs
+from trellis.models.state_features import States
+
+
+class Lists(NamedTuple):
+    """The states a batch passes through, by their numbers.
+
+    leave_NK   lists of states that are left
+    enter_GJ   lists of states that are entered
+    block_G    the block that each list entered belongs to
+    alive_GJ   which of the states entered dropout has left alive; None if all are
+    pairs      which lists are left for which
+    kept_S     all states alive in any group, over which a flat transition is normalised
+    """
+
+    leave_NK: Tensor
+    enter_GJ: Tensor
+    block_G: Tensor
+    alive_GJ: Tensor | None
+    pairs: Pairs
+    kept_S: Tensor
+
+
+class BilinearTransition(nn.Module):
+    """Logits are inner products of the vectors of the states left and entered; `blocks` makes it hierarchical."""
+
+    def __init__(self, width: int, blocks: int | None, scale: float) -> None:
+        super().__init__()
+        self.block = None if blocks is None else nn.Parameter(torch.randn(blocks, width).mul_(scale))
+        self.block_bias = None if blocks is None else nn.Parameter(torch.zeros(blocks))
+
+    def _log_block(self, leaving_NKR: Tensor) -> Tensor | None:
+        """log p(block | state), N×K×M; None if flat."""
+        if self.block is None or self.block_bias is None:
+            return None
+        return (leaving_NKR @ self.block.T + self.block_bias).log_softmax(-1)
+
+    def into(self, vectors: States, lists: Lists) -> Tensor:
+        """Probabilities [pair, to, from] of the lists' pairs."""
+        leaving_NKR = vectors.leaving(lists.leave_NK.flatten()).view(*lists.leave_NK.shape, -1)
+        entering_GJR = vectors.entering(lists.enter_GJ.flatten()).view(*lists.enter_GJ.shape, -1)
+        log_block_NKM, shift_NK = self._log_block(leaving_NKR), None
+        if log_block_NKM is None:
+            everything_SR = vectors.entering(lists.kept_S)
+            shift_NK = bilinear_log_total(leaving_NKR.flatten(0, 1), everything_SR).view(lists.leave_NK.shape)
+            scale_PK = leaving_NKR.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
+        else:
+            scale_PK = log_block_NKM.transpose(1, 2)[lists.pairs.leave_P, lists.block_G[lists.pairs.enter_P]].exp()
+        into_PJK = bilinear_pairs(leaving_NKR, entering_GJR, scale_PK, shift_NK, lists.pairs)
+        if lists.alive_GJ is not None:
+            into_PJK = into_PJK * lists.alive_GJ[lists.pairs.enter_P].unsqueeze(-1)
+        return into_PJK
+
+    @torch.no_grad()
+    def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
+        """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
+        leave, enter = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
+        leaving_NKR = vectors.leaving(lists.leave_NK.flatten()).double().view(*lists.leave_NK.shape, -1)[leave]
+        entering_NJR = vectors.entering(lists.enter_GJ.flatten()).double().view(*lists.enter_GJ.shape, -1)[enter]
+        logits_NKJ = leaving_NKR @ entering_NJR.transpose(1, 2)
+        log_block_NKM = self._log_block(leaving_NKR.to(next(self.parameters(), leaving_NKR)))
+        if log_block_NKM is None:
+            everything_SR = vectors.entering(lists.kept_S).double()
+            log_NKJ = logits_NKJ - (leaving_NKR @ everything_SR.T).logsumexp(-1, keepdim=True)
+        else:
+            step_NK = log_block_NKM.double().transpose(1, 2)[torch.arange(len(leave)), lists.block_G[enter]]
+            log_NKJ = logits_NKJ.log_softmax(-1) + step_NK.unsqueeze(-1)
+        if lists.alive_GJ is not None:
+            log_NKJ = log_NKJ.masked_fill(~lists.alive_GJ[enter].unsqueeze(1), -torch.inf)
+        return log_NKJ.transpose(1, 2)
+
+    def log_rows(self, vectors: States, states_N: Tensor, states: int) -> Tensor:
+        """log p(next state | state) over all states, N×S."""
+        leaving_NR = vectors.leaving(states_N)
+        logits_NS = leaving_NR @ vectors.entering(torch.arange(states, device=states_N.device)).T
+        log_block_NKM = self._log_block(leaving_NR.unsqueeze(1))
+        if log_block_NKM is None:
+            return logits_NS.log_softmax(-1)
+        within_NMK = logits_NS.view(len(states_N), log_block_NKM.shape[-1], -1).log_softmax(-1)
+        return (within_NMK + log_block_NKM.squeeze(1).unsqueeze(-1)).flatten(1)
+
+
+class ScalarTransition(nn.Module):
+    """Logits are parameters themselves; with `blocks`, so are those of the next block."""
+
+    def __init__(self, states: int, blocks: int | None) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(states, states))
+        self.block = None if blocks is None else nn.Parameter(torch.randn(states, blocks))
+
+    def _log_all(self, lists: Lists) -> Tensor:
+        """log p(state entered | state left) of all lists, [list left, list entered, to, from]."""
+        (lists_left, left), (lists_entered, entered) = lists.leave_NK.shape, lists.enter_GJ.shape
+        rows_NS = self.table.index_select(0, lists.leave_NK.flatten())
+        logits = rows_NS.index_select(1, lists.enter_GJ.flatten()).view(lists_left, left, lists_entered, entered)
+        if self.block is None:
+            log_total = rows_NS.index_select(1, lists.kept_S).logsumexp(-1).view(lists_left, left, 1, 1)
+            log_all = logits - log_total
+        else:
+            log_block = self.block.index_select(0, lists.leave_NK.flatten()).log_softmax(-1)
+            log_block = log_block.index_select(1, lists.block_G).view(lists_left, left, lists_entered, 1)
+            log_all = logits.log_softmax(-1) + log_block
+        if lists.alive_GJ is not None:
+            log_all = log_all.masked_fill(~lists.alive_GJ, -torch.inf)
+        return log_all.permute(0, 2, 3, 1)
+
+    def into(self, vectors: States, lists: Lists) -> Tensor:
+        """Probabilities [pair, to, from] of the lists' pairs."""
+        return self._log_all(lists)[lists.pairs.leave_P, lists.pairs.enter_P].exp()
+
+    @torch.no_grad()
+    def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
+        """Logarithms of some pairs' probabilities in float64, [pair, to, from]."""
+        return self._log_all(lists)[lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]].double()
+
+    def log_rows(self, vectors: States, states_N: Tensor, states: int) -> Tensor:
+        """log p(next state | state) over all states, N×S."""
+        logits_NS = self.table.index_select(0, states_N)
+        if self.block is None:
+            return logits_NS.log_softmax(-1)
+        log_block_NM = self.block.index_select(0, states_N).log_softmax(-1)
+        within_NMK = logits_NS.view(len(states_N), log_block_NM.shape[1], -1).log_softmax(-1)
+        return (within_NMK + log_block_NM.unsqueeze(-1)).flatten(1)

@@ -1,0 +1,124 @@
+"""What a state is made of: the vectors with which it leaves, is entered and emits, and the logit of starting there.
+
+Neural (Chiu & Rush 2020): one embedding a state, or half of one and half of its block's, through residual networks.
+Low-rank (Lee & Berg-Kirkpatrick 2025): a table of vectors for each of the three.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """LayerNorm(ReLU(D W₂) + D) with D = ReLU(E W₁)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, embedding_NR: Tensor) -> Tensor:
+        """The network's output, N×R."""
+        hidden_NR = torch.relu(self.first(embedding_NR))
+        out: Tensor = self.norm(torch.relu(self.second(hidden_NR)) + hidden_NR)
+        return out
+
+
+class States(nn.Module):
+    """The vectors of states by their numbers; parts whose logits are free of vectors ask for none of them."""
+
+    def leaving(self, states_N: Tensor) -> Tensor:
+        """How states are left, N×R."""
+        raise NotImplementedError
+
+    def entering(self, states_N: Tensor) -> Tensor:
+        """How states are entered, N×R."""
+        raise NotImplementedError
+
+    def emitting(self, states_N: Tensor) -> Tensor:
+        """How states emit, N×R."""
+        raise NotImplementedError
+
+    def start_logits(self, states_N: Tensor) -> Tensor:
+        """Logits of starting in these states, N."""
+        raise NotImplementedError
+
+
+class ScalarStates(States):
+    """No vectors: the logits of starting are parameters, and so are all others elsewhere."""
+
+    def __init__(self, states: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(states))
+
+    def start_logits(self, states_N: Tensor) -> Tensor:
+        """Logits of starting in these states, N."""
+        return self.first.index_select(0, states_N)
+
+
+class NeuralStates(States):
+    """Residual networks of one embedding a state; `factored` ones share a half within a block."""
+
+    def __init__(self, states: int, blocks: int, width: int, factored: bool, scale: float) -> None:
+        super().__init__()
+        self.block_size = states // blocks
+        self.state = nn.Parameter(torch.randn(states, width // 2 if factored else width).mul_(scale))
+        self.block = nn.Parameter(torch.randn(blocks, width - width // 2).mul_(scale)) if factored else None
+        roles = ("out", "in", "emit", "start")
+        self.compose = nn.ModuleDict({role: Residual(width) for role in roles}) if factored else None
+        self.out, self.emit, self.start = Residual(width), Residual(width), Residual(width)
+        self.first = nn.Linear(width, 1)
+
+    def _embedding(self, states_N: Tensor, role: str) -> Tensor:
+        state_NR = self.state.index_select(0, states_N)
+        if self.block is None or self.compose is None:
+            return state_NR
+        block_NR = self.block.index_select(0, states_N // self.block_size)
+        composed: Tensor = self.compose[role](torch.cat([block_NR, state_NR], 1))
+        return composed
+
+    def leaving(self, states_N: Tensor) -> Tensor:
+        """How states are left, N×R."""
+        out: Tensor = self.out(self._embedding(states_N, "out"))
+        return out
+
+    def entering(self, states_N: Tensor) -> Tensor:
+        """How states are entered, N×R."""
+        return self._embedding(states_N, "in")
+
+    def emitting(self, states_N: Tensor) -> Tensor:
+        """How states emit, N×R."""
+        out: Tensor = self.emit(self._embedding(states_N, "emit"))
+        return out
+
+    def start_logits(self, states_N: Tensor) -> Tensor:
+        """Logits of starting in these states, N."""
+        logits: Tensor = self.first(self.start(self._embedding(states_N, "start"))).squeeze(-1)
+        return logits
+
+
+class LowRankStates(States):
+    """A table each for leaving, entering and emitting; their products begin with unit variance."""
+
+    def __init__(self, states: int, width: int) -> None:
+        super().__init__()
+        scale = width**-0.25
+        self.out, self.into, self.emit = (nn.Parameter(torch.randn(states, width).mul_(scale)) for _ in range(3))
+        self.first = nn.Parameter(torch.randn(width).mul_(scale))
+
+    def leaving(self, states_N: Tensor) -> Tensor:
+        """How states are left, N×R."""
+        return self.out.index_select(0, states_N)
+
+    def entering(self, states_N: Tensor) -> Tensor:
+        """How states are entered, N×R."""
+        return self.into.index_select(0, states_N)
+
+    def emitting(self, states_N: Tensor) -> Tensor:
+        """How states emit, N×R."""
+        return self.emit.index_select(0, states_N)
+
+    def start_logits(self, states_N: Tensor) -> Tensor:
+        """Logits of starting in these states, N."""
+        return self.entering(states_N) @ self.first
