@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test bench clean
+.PHONY: help demo test bench sanitize clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
@@ -18,6 +18,13 @@ test: .venv/installed-dev  ## lint, types, every test
 
 bench: .venv/installed-bench  ## race against the peers on this machine, and how Trellis grows
 	$(BIN)/python -m bench
+
+sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	TRELLIS_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
+	@test -f build/sanitize/lib/trellis/_kernels.so  # else there is nothing to test
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib \
+	$(BIN)/python -m pytest tests/kernels --ignore tests/kernels/test_install.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

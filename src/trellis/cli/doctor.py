@@ -1,0 +1,74 @@
+"""`trellis doctor`: what this machine lends to Trellis, and what of it is in use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from trellis.cli.terminal import Json, Threads, print_figures, print_json
+
+if TYPE_CHECKING:
+    from trellis.kernels import Status
+
+EXAMPLE = "Example:\n\ntrellis doctor\n\nTRELLIS_KERNELS=off trellis doctor"
+
+
+def run(json: Json = False, threads: Threads = None) -> None:
+    """Show which kernels do the work and why: the processor's features, threads, a compiler, and measured rates.
+
+    TRELLIS_KERNELS=portable, avx2, avx512, amx or off overrides the choice.
+    """
+    import torch
+
+    from trellis import kernels
+
+    status = kernels.status()
+    rates = _rates(status)
+    if json:
+        print_json({
+            "kernels": status.level, "reason": status.reason, "processor": platform.machine(),
+            "features": status.features, "threads": torch.get_num_threads(), "compiler": _compiler(),
+            "torch": torch.__version__, "gigaflops_a_thread": rates,
+        })  # fmt: skip
+        return
+    print_figures([
+        ("kernels", f"{'native, ' + status.level if status.level else 'PyTorch alone'}: {status.reason}"),
+        ("processor", f"{platform.machine()} with {', '.join(status.features) or 'nothing that we could find out'}"),
+        ("threads", f"{torch.get_num_threads()} of {os.cpu_count()}"),
+        ("compiler", _compiler() or "none found: install one, then Trellis again"),
+        ("PyTorch", torch.__version__),
+        *((f"{name} products", f"{rate:,.0f} Gflop/s a thread") for name, rate in rates.items()),
+    ])  # fmt: skip
+
+
+def _compiler() -> str | None:
+    wanted = os.environ.get("CXX")
+    return shutil.which(wanted) if wanted else shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+
+def _rates(status: Status) -> dict[str, float]:
+    """Matrix products by the kernels and by PyTorch, on one thread, each over before one notices."""
+    from trellis.kernels import bare_rate
+
+    rates = {"PyTorch": _torch_rate() / 1e9}
+    if status.level:
+        rates |= {"float32": bare_rate() / 1e9, "bf16": bare_rate(bf16=True) / 1e9}
+    return rates
+
+
+def _torch_rate(size: int = 512, times: int = 8) -> float:
+    import torch
+
+    a, out = torch.ones(size, size), torch.empty(size, size)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.mm(a, a, out=out)
+    start = time.perf_counter()
+    for _ in range(times):
+        torch.mm(a, a, out=out)
+    seconds = time.perf_counter() - start
+    torch.set_num_threads(before)
+    return 2.0 * size**3 * times / seconds
