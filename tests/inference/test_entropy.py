@@ -1,12 +1,14 @@
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from torch.testing import assert_close
 
 from trellis.inference import reference
-from trellis.inference.entropy import posterior_entropy
+from trellis.inference.entropy import blocked_entropy, posterior_entropy
 
+from .blocked_models import a_large_case, an_improbable_case, blocked_cases
 from .models import ragged, random_belief, random_hmm, random_log_emission, rows_of
 
 
@@ -39,3 +41,25 @@ def test_tokens_beyond_float64_fall_back_to_log_space():
     truth = torch.stack([reference.posterior_entropy(start, transition, row) for row in log_emission_BTS])
     assert truth.isfinite().all()
     assert_close(posterior_entropy(start, transition, log_emission_BTS), truth)
+
+
+@given(blocked_cases())
+def test_blocked_entropy_is_the_entropy_over_all_paths_of_the_dense_model(case):
+    for entropy, row in zip(blocked_entropy(case.blocks()), case.rows(), strict=True):
+        assert_close(entropy, reference.enumerate_paths(*row).entropy())
+
+
+def test_blocked_entropy_is_the_dense_entropy():
+    case = a_large_case()
+    truth = posterior_entropy(*case.dense())
+    assert_close(blocked_entropy(case.blocks()), truth)
+    single = case._replace(hmm=case.hmm.to(torch.float32)).blocks()
+    assert_close(blocked_entropy(single), truth, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
+def test_blocked_entropy_counts_steps_that_float32_has_no_probability_for(surprise):
+    case = an_improbable_case(surprise)
+    truth = torch.stack([reference.posterior_entropy(*row) for row in case.rows()])
+    assert (truth[::2] > 0.1).all()
+    assert_close(blocked_entropy(case.blocks()), truth, rtol=1e-5, atol=1e-9)

@@ -268,3 +268,12 @@ def test_gradients_that_would_be_wrong_are_refused():
     _, final = log_probs(torch.zeros(2), steps.requires_grad_(), log_emission, belief_BS=belief.detach())
     with pytest.raises(TrellisError, match="detach the state"):
         final[0, 0].backward()
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_gradients_pass_through_rows_without_tokens(carried):
+    """Such a row ends with what it began with, and so does its gradient."""
+    start, transition = (x.requires_grad_() for x in random_hmm(3, seed=2))
+    log_emission, lengths = random_log_emission(3, 4, 3, seed=2).requires_grad_(), torch.tensor([2, 0, 4])
+    inputs = [start, transition, log_emission, *([random_belief(3, 3, seed=2).requires_grad_()] if carried else [])]
+    assert torch.autograd.gradcheck(lambda *x: log_probs(*x[:3], lengths, *x[3:]), inputs)

@@ -5,6 +5,7 @@ from torch.testing import assert_close
 
 from trellis.inference import paths, reference
 
+from .blocked_models import a_large_case, an_improbable_case, blocked_cases
 from .models import ragged, random_belief, random_hmm, random_log_emission, rows_of
 
 T = torch.tensor
@@ -105,3 +106,41 @@ def test_k_must_be_positive():
     start, transition = random_hmm(3, seed=4)
     with pytest.raises(ValueError, match="at least 1, got 0"):
         paths.k_best(start, transition, torch.zeros(1, 2, 3), 0)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 100])
+@given(blocked_cases())
+def test_blocked_paths_are_the_best_of_all_paths_of_the_dense_model(k, case):
+    best = paths.blocked_k_best(case.blocks(), k)
+    named_BKT = case.hmm.named(best.states_BKT, case.tokens_BT)
+    for b, row in enumerate(case.rows()):
+        check_row((*row, None), (best.log_prob_BK[b], named_BKT[b]), k)
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 1 << 21])
+@pytest.mark.parametrize("k", [1, 6])
+def test_blocked_paths_agree_with_dense_ones_however_chunked(k, chunk, monkeypatch):
+    case = a_large_case()
+    dense = paths.k_best(*case.dense()[:3], k, case.lengths_B)
+    monkeypatch.setattr(paths, "CHUNK", chunk)
+    best = paths.blocked_k_best(case.blocks(), k)
+    assert_close(best.log_prob_BK, dense.log_prob_BK)
+    assert torch.equal(case.hmm.named(best.states_BKT, case.tokens_BT), dense.states_BKT)
+
+
+def test_blocked_viterbi_is_the_first_of_the_k_best():
+    blocks = a_large_case(seed=1).blocks()
+    first, best = paths.blocked_viterbi(blocks), paths.blocked_k_best(blocks, 3)
+    assert torch.equal(first.log_prob_B, best.log_prob_BK[:, 0])
+    assert torch.equal(first.states_BT, best.states_BKT[:, 0])
+
+
+@pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
+def test_blocked_paths_take_steps_that_float32_has_no_probability_for(surprise):
+    case = an_improbable_case(surprise)
+    best = paths.blocked_viterbi(case.blocks())
+    named_BT = case.hmm.named(best.states_BT[:, None], case.tokens_BT)[:, 0]
+    for b, row in enumerate(case.rows()):
+        truth = reference.viterbi(*row)
+        assert float(best.log_prob_B[b]) == pytest.approx(truth.log_prob, rel=1e-6)
+        assert tuple(named_BT[b, : len(row[2])].tolist()) == truth.states

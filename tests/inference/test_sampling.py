@@ -4,8 +4,9 @@ from hypothesis import given
 from torch.testing import assert_close
 
 from trellis.inference import reference, sampling
-from trellis.inference.sampling import draw, sample, sample_posterior
+from trellis.inference.sampling import blocked_sample_posterior, draw, sample, sample_posterior
 
+from .blocked_models import Case, an_improbable_case, blocked_cases, random_blocked_hmm
 from .models import ragged, random_belief, random_hmm, random_log_emission, rows_of
 
 T = torch.tensor
@@ -157,3 +158,36 @@ def test_no_rows():
         0,
         0,
     )
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.parametrize("zeros", [0.0, 0.3])
+def test_blocked_paths_come_as_often_as_their_posterior_in_the_dense_model(zeros, overlapping):
+    hmm = random_blocked_hmm(2, 3, 6, seed=2, zeros=zeros, overlapping=overlapping)
+    case = Case(hmm, T([[0, 4, 2], [3, 1, 0], [5, 0, 0], [1, 1, 0]]), T([3, 3, 1, 2]), random_belief(4, 6, seed=2))
+    states_BNT = hmm.named(blocked_sample_posterior(case.blocks(), 20_000, seeded()), case.tokens_BT)
+    for states_NT, row in zip(states_BNT, case.rows(), strict=True):
+        length, truth = len(row[2]), reference.enumerate_paths(*row)
+        assert truth.log_likelihood() > -torch.inf
+        assert (states_NT[:, length:] == -1).all()
+        assert_frequencies(code(states_NT[:, :length], 6), truth.weights())
+
+
+@given(blocked_cases())
+def test_every_blocked_draw_is_a_possible_path(case):
+    states_BNT = case.hmm.named(blocked_sample_posterior(case.blocks(), 4, seeded()), case.tokens_BT)
+    for states_NT, row in zip(states_BNT, case.rows(), strict=True):
+        truth, length = reference.enumerate_paths(*row), len(row[2])
+        if truth.log_likelihood() == -torch.inf:
+            assert (states_NT == -1).all()
+        else:
+            assert (truth.log_joint_N[code(states_NT[:, :length], len(row[0]))] > -torch.inf).all()
+            assert (states_NT[:, length:] == -1).all()
+
+
+@pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
+def test_blocked_draws_take_steps_that_float32_has_no_probability_for(surprise):
+    case = an_improbable_case(surprise)
+    states_BNT = case.hmm.named(blocked_sample_posterior(case.blocks(), 5_000, seeded()), case.tokens_BT)
+    for states_NT, row in zip(states_BNT, case.rows(), strict=True):
+        assert_frequencies(code(states_NT[:, : len(row[2])], 4), reference.enumerate_paths(*row).weights())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trellis.inference import reference
 from trellis.inference.blocked import Blocks
-from trellis.inference.recursion import Rows
+from trellis.inference.recursion import Rows, own_columns
 from trellis.inference.transitions import Paired, Shared
 
 # A token less probable than this, relative to its best state's emission, comes near float64's underflow.
@@ -29,20 +29,18 @@ def posterior_entropy(
 
     An entropy is at most the logarithm of the number of possible paths: for an impossible row we say −inf.
     """
-    batch, time, states = log_emission_BTS.shape
-    rows = Rows.of(lengths_B, batch, time)
+    log_columns_NS, index_BT = own_columns(log_emission_BTS)
+    rows = Rows.of(lengths_B, *index_BT.shape)
     transition_SS = log_transition_SS.double().exp()
-    first_BS = log_start_S.double().exp().expand(batch, -1)
+    first_BS = log_start_S.double().exp().expand(len(index_BT), -1)
     if belief_BS is not None:
         first_BS = rows.sort(belief_BS.double()) @ transition_SS
     steps = Shared(transition_SS), Shared(torch.special.entr(transition_SS))
-    index_BT = torch.arange(batch * time, device=log_emission_BTS.device).view(batch, time)
 
     def row_of(row: int, length: int) -> reference.Sequence:
         log_belief_S = None if belief_BS is None else belief_BS[row].double().log()
         return log_start_S, log_transition_SS, log_emission_BTS[row, :length], log_belief_S
 
-    log_columns_NS = log_emission_BTS.reshape(batch * time, states)
     return _entropy(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows, row_of)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.errors import TrellisError
-from trellis.inference.recursion import Evidence, Rows, Walk, walk, walk_back
+from trellis.inference.recursion import Evidence, Rows, Walk, own_columns, walk, walk_back
 from trellis.inference.rescue import rescue, rescued_counts
 from trellis.inference.transitions import Shared
 
@@ -69,10 +69,8 @@ def _solve(
     index_BT: Tensor | None,
 ) -> tuple[_Problem, Walk[Shared], list[int]]:
     """Walk the batch, and do again in log space the rows that underflowed."""
-    if index_BT is None:  # every token has a column of its own
-        batch, time, states = log_emission.shape
-        index_BT = torch.arange(batch * time, device=log_emission.device).view(batch, time)
-        log_emission = log_emission.reshape(batch * time, states)
+    if index_BT is None:
+        log_emission, index_BT = own_columns(log_emission)
     rows = Rows.of(lengths_B, *index_BT.shape)
     problem = _Problem(
         log_start_S,

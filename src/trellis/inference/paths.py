@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trellis.inference.blocked import Blocks
+from trellis.inference.recursion import own_columns
 from trellis.inference.transitions import Paired, Shared
 
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
@@ -69,7 +70,7 @@ def k_best(
     else:
         log_first_BS = (belief_BS.to(log_transition_SS) @ log_transition_SS.exp()).log()
     log_into_SS = log_transition_SS.T.contiguous()  # the maximum runs along the last dimension, twice as fast
-    return _k_best(log_first_BS, Shared(log_into_SS.T), log_emission_BTS, lengths_B, k)
+    return _k_best(log_first_BS, Shared(log_into_SS.T), *own_columns(log_emission_BTS), lengths_B, k)
 
 
 @torch.no_grad()
@@ -83,12 +84,17 @@ def blocked_viterbi(blocks: Blocks) -> Paths:
 def blocked_k_best(blocks: Blocks, k: int) -> KBest:
     """The k best paths of each row of a blocked model; states count within the group of their token."""
     log_transition = Paired(blocks.log_matrices(), blocks.pair_BT.T)
-    log_emission_BTK = blocks.log_columns_NK[blocks.index_BT]
-    return _k_best(blocks.first_BK.log(), log_transition, log_emission_BTK, blocks.lengths(), k)
+    columns = blocks.log_columns_NK, blocks.index_BT
+    return _k_best(blocks.first_BK.log(), log_transition, *columns, blocks.lengths(), k)
 
 
 def _k_best(
-    log_first_BS: Tensor, log_transition: Shared | Paired, log_emission_BTS: Tensor, lengths_B: Tensor, k: int
+    log_first_BS: Tensor,
+    log_transition: Shared | Paired,
+    log_columns_NS: Tensor,
+    index_BT: Tensor,
+    lengths_B: Tensor,
+    k: int,
 ) -> KBest:
     """Climb and walk back; `log_first_BS` is what is known of the first state before its token is seen."""
     if k < 1:
@@ -96,20 +102,20 @@ def _k_best(
     # One path of no tokens leads to each first state; ranks beyond it are empty.
     empty_BSK = log_first_BS.new_full((*log_first_BS.shape, k - 1), -torch.inf)
     score_BSK = torch.cat([log_first_BS[..., None], empty_BSK], -1)
-    log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, log_transition, log_emission_BTS, lengths_B)
+    log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, log_transition, log_columns_NS, index_BT, lengths_B)
     states_BKT = _walk_back(end_BK, pointers_BTSK, lengths_B)
     return KBest(log_prob_BK, states_BKT.masked_fill((log_prob_BK == -torch.inf)[..., None], -1))
 
 
 def _climb(
-    score_BSK: Tensor, log_transition: Shared | Paired, log_emission_BTS: Tensor, lengths_B: Tensor
+    score_BSK: Tensor, log_transition: Shared | Paired, log_columns_NS: Tensor, index_BT: Tensor, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the recursion over all tokens: final scores, where each final path ends, and all back-pointers.
 
     A pointer names a path among those of the token before, as state × k + rank. Scores are kept relative to a
     row's best, so that float32 still tells two paths apart after thousands of tokens.
     """
-    (batch, states, k), time = score_BSK.shape, log_emission_BTS.shape[1]
+    (batch, states, k), time = score_BSK.shape, index_BT.shape[1]
     dtype = torch.int16 if states * k <= torch.iinfo(torch.int16).max else torch.int32
     pointers_BTSK = torch.empty(batch, time, states, k, dtype=dtype, device=score_BSK.device)
     offset_B = torch.zeros(batch, dtype=torch.float64, device=score_BSK.device)
@@ -119,7 +125,7 @@ def _climb(
         if t > 0:
             score, pointer = _step(score, log_transition, t, rows)
             pointers_BTSK[rows, t] = pointer.to(dtype)
-        score = score + log_emission_BTS[rows, t, :, None]
+        score = score + log_columns_NS[index_BT[rows, t], :, None]
         peak = score.amax((1, 2))
         peak = peak.masked_fill(peak == -torch.inf, 0.0)
         score_BSK[rows] = score - peak[:, None, None]

@@ -62,6 +62,13 @@ class Rows(NamedTuple):
         return sum(running > row for running in self.running)
 
 
+def own_columns(log_emission_BTS: Tensor) -> tuple[Tensor, Tensor]:
+    """Emissions as a table where every token has a column of its own, and the column that each token takes."""
+    batch, time, states = log_emission_BTS.shape
+    index_BT = torch.arange(batch * time, device=log_emission_BTS.device).view(batch, time)
+    return log_emission_BTS.reshape(batch * time, states), index_BT
+
+
 class Evidence(NamedTuple):
     """How well each state explains each token: the columns of the distinct words, and which one each token takes.
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis import kernels
+
 
 class Shared(NamedTuple):
     """One matrix [from, to] for every step of every row."""
@@ -50,10 +52,14 @@ class Paired(NamedTuple):
 
     def push(self, belief_BK: Tensor, step: int) -> Tensor:
         """The belief one step on: before the token of `step` is seen."""
+        if kernels.usable(self.into_PJK, belief_BK):
+            return kernels.push(self.into_PJK, self.pair_TB[step, : len(belief_BK)], belief_BK)
         return torch.bmm(self._at(step, len(belief_BK)), belief_BK.unsqueeze(-1)).squeeze(-1)
 
     def pull(self, message_BJ: Tensor, step: int) -> Tensor:
         """The transpose: from a gradient by what `push` gave to one by what it took."""
+        if kernels.usable(self.into_PJK, message_BJ):
+            return kernels.pull(self.into_PJK, self.pair_TB[step, : len(message_BJ)], message_BJ)
         return torch.bmm(message_BJ.unsqueeze(1), self._at(step, len(message_BJ))).squeeze(1)
 
     def into(self, step: int, rows: Tensor) -> Tensor:
@@ -68,6 +74,9 @@ class Paired(NamedTuple):
         """Gradient by every pair's matrix, from beliefs before each step and messages after it."""
         if not len(self.into_PJK):  # rows of one token: what their padding names is no pair
             return torch.empty_like(self.into_PJK)
+        if kernels.usable(self.into_PJK, belief_TBK, message_TBJ):
+            pairs, pair_N = len(self.into_PJK), self.pair_TB[1:].flatten()
+            return kernels.outer(pairs, pair_N, belief_TBK.flatten(0, 1), message_TBJ.flatten(0, 1))
         pair_N, order_N = self.pair_TB[1:].flatten().sort()
         counts = torch.bincount(pair_N, minlength=len(self.into_PJK)).tolist()
         beliefs = belief_TBK.flatten(0, 1).index_select(0, order_N).split(counts)
