@@ -10,6 +10,7 @@ import torch
 from runs import SHARED, STOPPED, run, settings
 
 from trellis.training import Stopped, loop
+from trellis.training.distributed import leave
 
 
 def stop_after(update: int, rank: int) -> None:
@@ -37,3 +38,4 @@ if __name__ == "__main__":
         except Stopped as stopped:
             print(f"{name}: {stopped}", flush=True)
     run(folder / "resumed", settings(**STOPPED), resume=True)
+    leave(0)

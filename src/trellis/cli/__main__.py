@@ -1,7 +1,13 @@
 """`python -m trellis.cli`, which is also how torchrun starts it."""
 
+import os
 import sys
 
 from trellis.cli import main
 
-sys.exit(main())
+code = main()
+if "WORLD_SIZE" in os.environ:
+    from trellis.training.distributed import leave
+
+    leave(code)
+sys.exit(code)

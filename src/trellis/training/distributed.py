@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -59,7 +60,14 @@ def world() -> World:
 
 
 def _leave() -> None:
-    """Go together: a process that left while another still worked has been seen to abort on its way out."""
     if dist.is_initialized():
-        dist.barrier()
         dist.destroy_process_group()
+
+
+def leave(code: int) -> None:
+    """End a process that torchrun started, without taking Python apart: one in twenty has been seen to abort there."""
+    if "WORLD_SIZE" in os.environ:
+        _leave()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
