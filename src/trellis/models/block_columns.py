@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trellis.models.pairs import full_precision
+
 SLICE = 256  # words at a time where each has its own list: 256 × 128 states × 256 numbers are 32 MB
 
 
@@ -56,7 +58,8 @@ class _BlockColumns(torch.autograd.Function):
         log_total_GK = emitting_GKR.new_empty(emitting_GKR.shape[:2])
         parts = (words_WR.split(spans.sizes), bias_W.split(spans.sizes), columns_NK.split(spans.wanted), spans.local())
         for states_KR, log_total_K, words, bias, columns, asked in zip(emitting_GKR, log_total_GK, *parts, strict=True):
-            logits = torch.addmm(bias[:, None], words, states_KR.T)
+            with full_precision():
+                logits = torch.addmm(bias[:, None], words, states_KR.T)
             torch.logsumexp(logits, 0, out=log_total_K)
             torch.sub(logits.index_select(0, asked), log_total_K, out=columns)
         ctx.save_for_backward(emitting_GKR, words_WR, bias_W, log_total_GK)
@@ -74,7 +77,9 @@ class _BlockColumns(torch.autograd.Function):
         for states_KR, log_total_K, words, bias, grad, asked, to_states, to_words, to_bias in zip(
             emitting_GKR, log_total_GK, *parts, *grads, strict=True
         ):
-            share = torch.addmm(bias[:, None], words, states_KR.T).sub_(log_total_K).exp_().mul_(-grad.sum(0))
+            with full_precision():
+                logits = torch.addmm(bias[:, None], words, states_KR.T)
+            share = logits.sub_(log_total_K).exp_().mul_(-grad.sum(0))
             share.index_add_(0, asked, grad)
             torch.mm(share.T, words, out=to_states)
             torch.mm(share, states_KR, out=to_words)

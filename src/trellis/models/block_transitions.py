@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs
+from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs, full_precision
 from trellis.models.state_features import States
 
 
@@ -46,7 +46,8 @@ class BilinearTransition(nn.Module):
         """log p(block | state), N×K×M; None if flat."""
         if self.block is None or self.block_bias is None:
             return None
-        return (leaving_NKR @ self.block.T + self.block_bias).log_softmax(-1)
+        with full_precision():
+            return (leaving_NKR @ self.block.T + self.block_bias).log_softmax(-1)
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""

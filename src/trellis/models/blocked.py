@@ -355,7 +355,7 @@ class BlockedHMM(Model):
 
     def _start(self, kept_S: Tensor) -> Tensor:
         """p(first state) among the states alive, zero elsewhere, S."""
-        probability = self.vectors.start_logits(kept_S).softmax(0)
+        probability = self.vectors.start_logits(kept_S).to(next(self.parameters()).dtype).softmax(0)
         return probability.new_zeros(self.config.states).index_add(0, kept_S, probability)
 
     def _push(self, belief_BS: Tensor) -> Tensor:
@@ -428,7 +428,7 @@ class BlockedHMM(Model):
         belief_BK, leave_BK = state.topk(width, sorted=False)
         pairs = Pairs(torch.arange(len(state), device=state.device), entered_B)
         into_BJK = self.transition.into(self.vectors, lists._replace(leave_NK=leave_BK, pairs=pairs))
-        return torch.bmm(into_BJK, belief_BK.unsqueeze(-1)).squeeze(-1)
+        return (into_BJK * belief_BK.unsqueeze(1)).sum(-1)
 
     def _carried(self, batch: _Batch, final_BJ: Tensor, before: Tensor | None, lengths_B: Tensor | None) -> Tensor:
         """The belief after the last token over all states; rows without tokens keep the one they had."""

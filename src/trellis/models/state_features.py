@@ -22,7 +22,7 @@ class Residual(nn.Module):
         """The network's output, N×R."""
         hidden_NR = torch.relu(self.first(embedding_NR))
         out: Tensor = self.norm(torch.relu(self.second(hidden_NR)) + hidden_NR)
-        return out
+        return out.to(embedding_NR)  # what reads it is in full precision, whatever the products are in
 
 
 class States(nn.Module):
