@@ -39,6 +39,7 @@ bool within(const int64_t* index, int64_t count, int64_t end) {
 }
 bool sound(const PairCall& call) { return within(call.from, call.P, call.F) && within(call.to, call.P, call.G); }
 bool sound(const PushCall& call) { return within(call.pair, call.rows, call.P); }
+bool sound(const TotalCall&) { return true; }
 
 enum Answer { DONE, NO_LEVEL, NO_MEMORY, BAD_INDEX };
 
@@ -79,3 +80,5 @@ EXPORT int trellis_pair_backward(const PairCall* call) { return run(&Level::pair
 EXPORT int trellis_push(const PushCall* call) { return run(&Level::push, call); }
 EXPORT int trellis_pull(const PushCall* call) { return run(&Level::pull, call); }
 EXPORT int trellis_outer(const PushCall* call) { return run(&Level::outer, call); }
+EXPORT int trellis_totals_forward(const TotalCall* call) { return run(&Level::totals_forward, call); }
+EXPORT int trellis_totals_backward(const TotalCall* call) { return run(&Level::totals_backward, call); }

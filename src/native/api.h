@@ -39,6 +39,20 @@ struct PushCall {
     int64_t threads;
 };
 
+// log Σ_v exp(h_n · w_v + bias_v) (totals.h).
+struct TotalCall {
+    const float* rows;             // N×R
+    const float* columns;          // V×R
+    const float* bias;             // V, or null
+    float* log_total;              // N: backward, what forward found
+    const float* grad;             // N
+    float* grad_rows;              // N×R
+    float* grad_columns;           // V×R
+    float* grad_bias;              // V, or null
+    int64_t N, V, R;
+    int64_t bf16, threads;
+};
+
 struct Level {
     void (*exponentials)(const float* x, float* out, int64_t n);
     double (*products)(int64_t bf16, int64_t times);  // returns the operations it did
@@ -47,4 +61,6 @@ struct Level {
     void (*push)(const PushCall&);
     void (*pull)(const PushCall&);
     void (*outer)(const PushCall&);
+    void (*totals_forward)(const TotalCall&);
+    void (*totals_backward)(const TotalCall&);
 };

@@ -2,6 +2,7 @@
 #include "api.h"
 #include "pairs.h"
 #include "pushes.h"
+#include "totals.h"
 
 namespace {
 
@@ -27,4 +28,6 @@ double products(int64_t bf16, int64_t times) {
 
 }  // namespace
 
-extern const Level TRELLIS_LEVEL = {exponentials, products, pair_forward, pair_backward, push, pull, outer};
+extern const Level TRELLIS_LEVEL = {
+    exponentials, products, pair_forward, pair_backward, push, pull, outer, totals_forward, totals_backward,
+};

@@ -5,8 +5,9 @@
 
 from trellis.kernels.library import Status, bare_rate, levels, status, usable, using
 from trellis.kernels.pairs import Pairs, outer, pair_backward, pair_forward, pull, push
+from trellis.kernels.totals import log_totals
 
 __all__ = [
-    "Pairs", "Status", "bare_rate", "levels", "outer", "pair_backward", "pair_forward", "pull", "push", "status",
-    "usable", "using",
+    "Pairs", "Status", "bare_rate", "levels", "log_totals", "outer", "pair_backward", "pair_forward", "pull", "push",
+    "status", "usable", "using",
 ]  # fmt: skip
