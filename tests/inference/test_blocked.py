@@ -222,6 +222,8 @@ def test_steps_that_cannot_be_made_are_found_where_they_break():
         found = blocked_forward(blocks)
         assert torch.equal(found.log_prob_BT[0] == -math.inf, torch.arange(6) >= 4)
         assert found.log_prob_BT[1].isfinite().all()
+        # not taken for improbable: such a row would refuse these weights
+        assert all(grad.isfinite().all() for grad in gradients(blocks, torch.rand(2, 6, dtype=dtype)))
         assert blocked_viterbi(blocks).log_prob_B.isfinite().tolist() == [False, True]
         assert blocked_entropy(blocks).isfinite().tolist() == [False, True]
         assert (blocked_sample_posterior(blocks, 3)[0] == -1).all()
