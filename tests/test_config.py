@@ -6,6 +6,7 @@ import pytest
 from trellis.config import ANY_VOCABULARY, DataSettings, RunConfig, as_dict, differences, load, save
 from trellis.errors import TrellisError
 from trellis.models import HMMConfig
+from trellis.models.registry import KINDS
 from trellis.training import TrainingSettings
 
 SHIPPED = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -39,6 +40,8 @@ def test_a_dash_is_standard_input():
         ([], "runs/pydocs-512"),
         (["data.corpus=/some/where/text.v2.txt.gz", "model.states=3"], "runs/text-3"),
         (["data.corpus=-"], "runs/stdin-512"),
+        (["data.corpus=ptb", "model.kind=lstm"], "runs/ptb-lstm"),
+        (["data.corpus=ptb", "model.kind=hmm_rnn", "model.states=7"], "runs/ptb-hmm_rnn-7"),
         (["out=there"], "there"),
     ],
 )
@@ -100,6 +103,10 @@ def test_what_does_not_fit_is_explained(override, said):
     ("overrides", "said"),
     [
         (["model.emission=low_rank", "model.rank=9", "model.states=4"], "model.rank is 9"),
+        (["model.kind=lstm", "model.states=9"], "unknown setting 'model.states': choose from model.width,"),
+        (["model.kind=lstm", "model.witdh=9"], "unknown setting 'model.witdh': did you mean 'model.width'?"),
+        (["model.lr=9"], "unknown setting 'model.lr': did you mean 'training.lr'?"),
+        (["model.kind=lstm", "model.width=0"], "model.width must be at least 1, not 0."),
         (["data.tokenizer=somewhere", "data.vocab_size=9"], "data.vocab_size is for tokenizers learnt"),
         (["data.tokenizer=bpe", "data.min_count=2"], "data.min_count is for words"),
         (["training.lr=1", "training.lr.x=1"], "'training.lr.x=1' does not fit: training.lr is one value"),
@@ -142,6 +149,14 @@ def test_shipped_configs_are_sound(path):
 
 def test_there_are_shipped_configs():
     assert {path.stem for path in SHIPPED} >= {"pydocs", "ptb-scalar", "ptb-low-rank", "lee"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_saves_and_loads_as_the_same(kind, tmp_path):
+    config = load(None, [f"model.kind={kind}"])
+    save(config, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml").model == config.model
+    assert as_dict(config)["model"]["kind"] == kind
 
 
 def test_every_model_setting_is_open():

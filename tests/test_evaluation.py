@@ -8,6 +8,7 @@ from trellis.errors import TrellisError
 from trellis.evaluation import Evaluation, evaluate
 from trellis.inference import reference
 from trellis.models import HMM, Bigram, HMMConfig
+from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "never"])
@@ -125,3 +126,13 @@ def test_any_scorer_will_do(tmp_path):
     for protocol in PROTOCOLS:
         truth = -sum(float(model.score(ids[None, a:b])[0].sum()) for a, b in pieces(protocol, len(ids)))
         assert evaluate(model, file, protocol).nats == pytest.approx(truth, rel=1e-12)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_rests_while_measuring_and_the_mode_is_as_it_was(training, tmp_path):
+    model, file = LSTM(LSTMConfig(WORDS.vocab_size, width=4), seed=0), prepared(some_words(40), tmp_path)
+    exact = evaluate(model.eval(), file).nats
+    model.train(training)
+    assert evaluate(model, file).nats == exact
+    assert model.training is training
+    assert model.recurrence.training is training

@@ -169,14 +169,15 @@ def _check_names(values: Mapping[Any, Any], known: list[str], prefix: str = "") 
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The known name whose last part is most like this one's, in the same group if there is one there."""
+    """The known name whose last part is most like this one's, in the same group or the very same in another."""
     group, _, word = name.rpartition(".")
+    near = [other for other in known if other.startswith(f"{group}.") or other.endswith(f".{word}")]
 
     def likeness(other: str) -> tuple[float, bool]:
         home, _, last = other.rpartition(".")
         return round(difflib.SequenceMatcher(None, word, last).ratio(), 2) + 0.1 * (home == group), home == group
 
-    best = max(known, key=likeness)
+    best = max((near if group else []) or known, key=likeness)
     if likeness(best)[0] >= 0.5:
         return f"did you mean '{best}'?"
     return f"choose from {', '.join(other for other in known if other.rpartition('.')[0] == group) or 'data, model'}."

@@ -47,6 +47,7 @@ def assert_it_survives_the_disk(model, vocab_size, folder):
         assert torch.equal(again.eval().score(ids)[0], model.score(ids)[0])
 
 
+@torch.no_grad()
 def total_probability(model, state, vocab_size):
     """What the probabilities of all words that could come next add up to."""
     rows = None if state is None else state.expand(vocab_size, -1)

@@ -5,7 +5,7 @@ import torch
 
 from trellis.errors import TrellisError
 from trellis.models import HMM, HMMConfig, Model, ModelConfig, load_model, storage
-from trellis.models.registry import config_class, model_class
+from trellis.models.registry import KINDS, config_class, model_class
 
 from .makers import random_ids
 
@@ -47,7 +47,7 @@ def test_kinds_that_do_not_exist(kind, said, tmp_path):
         load_model(tmp_path / "model")
 
 
-@pytest.mark.parametrize("kind", ["hmm"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_table_names_what_is_there(kind):
     config, model = config_class(kind), model_class(kind)
     assert (config.kind, model.config_class) == (kind, config)

@@ -14,6 +14,7 @@ from trellis.errors import TrellisError
 from trellis.evaluation import evaluate
 from trellis.models import HMM, HMMConfig, Unigram, load_model
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
+from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import Streams, Windows
 from trellis.training import Stopped, checkpoints, loop
 from trellis.training.learners import BaumWelchLearner, GradientLearner
@@ -69,6 +70,11 @@ def low_rank(seed):
     return HMM(HMMConfig(WORDS.vocab_size, STATES, **parts), seed=seed)
 
 
+def lstm(seed):
+    """A model that draws at random while it learns."""
+    return LSTM(LSTMConfig(WORDS.vocab_size, width=6, dropout=0.5), seed=seed)
+
+
 # Resuming
 
 
@@ -79,6 +85,8 @@ def low_rank(seed):
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0}, low_rank),
         ({"schedule": "plateau", "patience": 0, "factor": 0.5, "lr": 1.0, "restarts": 2, "restart_steps": 2}, low_rank),
         ({"method": "baum_welch", "full_batch": True, "epochs": 14.0, "step_size": 0.7}, make_model),
+        *(({"batching": b, "lr": 0.01}, lstm) for b in BATCHINGS),
+        ({"batching": "streams", "accumulate": 3, "epochs": 6.0, "lr": 0.01}, lstm),
     ],
 )
 def test_a_run_stopped_and_crashed_ends_with_the_same_weights(changes, make, at_update, tmp_path):
@@ -351,6 +359,39 @@ def test_accumulated_batches_learn_like_larger_ones(tmp_path):
     two, one = ([line["loss"] for line in diary(tmp_path / name) if "loss" in line] for name in ("two", "one"))
     assert len(two) == 4
     assert two == pytest.approx(one[:4], rel=1e-5)
+
+
+# Models with dropout
+
+
+def test_dropout_is_drawn_from_the_seed_and_the_batch_number(tmp_path, monkeypatch):
+    """Every batch draws anew, the same in another run, and nobody else's generator moves."""
+    drawn, learn = [], GradientLearner.learn
+
+    def noted(self, *arguments):
+        drawn.append((torch.initial_seed(), self.model.training))
+        return learn(self, *arguments)
+
+    monkeypatch.setattr(GradientLearner, "learn", noted)
+    torch.manual_seed(5)
+    undisturbed = torch.random.get_rng_state()
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(tmp_path / name, settings(seed=seed, accumulate=2), make=lstm)
+    assert torch.equal(torch.random.get_rng_state(), undisturbed)
+    a, b, c = (drawn[n * len(drawn) // 3 : (n + 1) * len(drawn) // 3] for n in range(3))
+    assert a == b
+    assert len(set(a) | set(c)) == len(a) + len(c)
+    assert all(training for _, training in a)  # although it was validated in between
+
+
+def test_the_loss_of_learning_is_with_dropout_and_that_of_validation_without(tmp_path):
+    found = run(tmp_path, settings(lr=1e-9), make=lstm)
+    learnt, held_out = [line["loss"] for line in diary(tmp_path) if "loss" in line], text(tmp_path / "cache", 8, seed=1)
+    fresh = lstm(0)
+    assert found.perplexity == pytest.approx(evaluate(fresh, held_out, "windows").perplexity, rel=1e-6)
+    batch = next(Windows(text(tmp_path / "cache"), batch_size=4, length=6, seed=0).batches())
+    log_prob, _ = fresh.eval().score(batch.ids, lengths_B=batch.lengths)
+    assert abs(learnt[0] + float(log_prob.detach().sum()) / batch.tokens) > 1e-4
 
 
 # Models that count

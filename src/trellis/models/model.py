@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -80,3 +80,40 @@ class Model(nn.Module):
         model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
         storage.restore(model, tensors, folder)
         return model
+
+
+def by_length(
+    score: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]],
+    ids_BT: Tensor,
+    state: Tensor | None,
+    lengths_B: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Score rows of different lengths with a `score` that takes rows of one: those of each length by themselves.
+
+    A batch of training has two lengths at most. Nothing past a row's end is ever looked at.
+    """
+    time = ids_BT.shape[1]
+    if lengths_B is None or bool((lengths_B == time).all()):
+        return score(ids_BT, state)
+    order_B = lengths_B.argsort(stable=True)
+    lengths, rows = lengths_B[order_B].unique_consecutive(return_counts=True)
+    found = []
+    for length, these in zip(lengths.tolist(), order_B.split(rows.tolist()), strict=True):
+        log_prob_BT, after = score(ids_BT[these, :length], None if state is None else state[these])
+        found.append((nn.functional.pad(log_prob_BT, (0, time - length)), after))
+    back_B = order_B.argsort()
+    return torch.cat([log_prob for log_prob, _ in found])[back_B], torch.cat([after for _, after in found])[back_B]
+
+
+def check_sizes(config: ModelConfig, *names: str) -> None:
+    """Refuse a size below one."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise TrellisError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
+
+
+def check_dropouts(config: ModelConfig, *names: str) -> None:
+    """Refuse a share that is none, or would leave nothing."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise TrellisError(f"model.{name} must be at least 0 and below 1, not {getattr(config, name)}.")

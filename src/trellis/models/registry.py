@@ -28,7 +28,7 @@ KINDS = {
     "kneser_ney": Kind("kneser_ney", "KneserNeyConfig", "KneserNey"),
     "feed_forward": Kind("feed_forward", "FeedForwardConfig", "FeedForward"),
     "lstm": Kind("lstm", "LSTMConfig", "LSTM"),
-    "awd_lstm": Kind("awd_lstm", "AWDLSTMConfig", "AWDLSTM"),
+    "awd_lstm": Kind("lstm", "AWDLSTMConfig", "AWDLSTM"),
     "hmm_rnn": Kind("hmm_rnn", "HMMRNNConfig", "HMMRNN"),
 }
 

@@ -1,0 +1,31 @@
+"""The softmax over all words that ends a neural language model, as far as the words that came need it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+TOKENS = 1024  # at a time: with 10,000 words, 40 MB of logits
+
+
+class TiedWords(nn.Module):
+    """One vector a word, read when the word comes in and again when it is predicted; and a bias for the latter."""
+
+    def __init__(self, vocab_size: int, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.empty(vocab_size, width).uniform_(-0.1, 0.1))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The words' vectors, in one more dimension than their ids."""
+        return functional.embedding(ids, self.vectors)
+
+    def log_probs(self, hidden_NR: Tensor, ids_N: Tensor) -> Tensor:
+        """log softmax(vectors · hidden + bias) of one word each, N; the logits of all words are a passing matter."""
+        pieces = zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
+        return torch.cat([-functional.cross_entropy(self.logits(part), ids, reduction="none") for part, ids in pieces])
+
+    def logits(self, hidden_NR: Tensor) -> Tensor:
+        """vectors · hidden + bias, N×V."""
+        return functional.linear(hidden_NR, self.vectors, self.bias)
