@@ -8,8 +8,7 @@ every group, another choice each batch. The state that is carried is a belief ov
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self, cast
+from typing import ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
@@ -29,66 +28,18 @@ from trellis.inference import (
     blocked_viterbi,
 )
 from trellis.inference.sampling import draw
-from trellis.models.block_emissions import BilinearEmission, ScalarEmission
-from trellis.models.block_transitions import BilinearTransition, Lists, ScalarTransition
-from trellis.models.groups import Groups, clusters_of, keep, partition, uniform_subsets
+from trellis.models.block_transitions import Lists
+from trellis.models.blocked_parts import BlockedConfig, any_groups, build_parts
+from trellis.models.groups import Groups, clusters_of, keep
 from trellis.models.hmm import HMM, Tables
 from trellis.models.model import Model, ModelConfig
 from trellis.models.pairs import Pairs
 from trellis.models.parameters import HMMConfig
 from trellis.models.scorer import check_ids, without_padding
-from trellis.models.state_features import LowRankStates, NeuralStates, ScalarStates, States
 from trellis.text import IdFile, Tokenizer
 
 LARGEST_DENSE = 1 << 14  # states whose pairs fit in memory: 1 GB of float32
 PIECE = 1 << 27  # numbers in the pair matrices of one piece of a long text: 512 MB of float32
-
-_Transition = BilinearTransition | ScalarTransition
-_Emission = BilinearEmission | ScalarEmission
-
-
-@dataclass(frozen=True)
-class BlockedConfig(ModelConfig):
-    """The shape of a blocked HMM."""
-
-    kind: ClassVar[str] = "blocked"
-    states: int = 8192  # hidden states
-    blocks: int = 128  # groups of states: a word is emitted by states / blocks of them
-    clusters: str = "brown"  # words to blocks: brown, words (one block each), uniform (subsets), or a file of paths
-    unclustered: str | None = None  # a word whose cluster takes the words that a file of paths misses; None refuses
-    transition: Literal["hierarchical", "flat"] = "hierarchical"  # block first, then state; or one softmax over all
-    parameters: Literal["neural", "low_rank", "scalar"] = "neural"  # networks, tables of vectors, or free logits
-    embeddings: Literal["independent", "factored"] = "independent"  # neural: a vector a state, or half a block's
-    width: int = 256  # of the vectors
-    dropout: float = 0.0  # share of every block's states left out of a training batch
-    start_scale: float | None = None  # neural: spread of fresh embeddings; by default 1/√width
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.blocks < 1 or self.states < 1 or self.width < 2:
-            raise TrellisError("model.states and model.blocks must be at least 1, and model.width at least 2.")
-        if self.clusters != "words" and self.states % self.blocks:
-            raise TrellisError(
-                f"{self.states:,} states cannot be cut into {self.blocks:,} equal blocks: make model.states a multiple "
-                f"of model.blocks, such as {max(1, round(self.states / self.blocks)) * self.blocks:,}."
-            )
-        if self.blocks > self.vocab_size:
-            raise TrellisError(
-                f"{self.blocks:,} blocks are more than the vocabulary's {self.vocab_size:,} types: lower model.blocks."
-            )
-        if not 0 <= self.dropout < 1:
-            raise TrellisError(f"model.dropout must lie between 0 and 1, and below it, not {self.dropout}.")
-        if self.clusters != "words" and self.kept(self.states // self.blocks) < 1:
-            raise TrellisError(
-                f"a dropout of {self.dropout} would leave no state of the {self.states // self.blocks} in a block: "
-                "lower model.dropout or model.blocks."
-            )
-        if self.clusters == "uniform" and (self.transition != "flat" or self.embeddings != "independent"):
-            raise TrellisError("uniform subsets are no blocks: set model.transition=flat, embeddings=independent.")
-
-    def kept(self, size: int) -> int:
-        """How many of a group's states a training batch keeps."""
-        return size - round(self.dropout * size)
 
 
 class Beliefs(NamedTuple):
@@ -140,19 +91,19 @@ class BlockedHMM(Model):
 
     def __init__(self, config: BlockedConfig, seed: int | None = None, groups: Groups | None = None) -> None:
         super().__init__(config)
-        groups = groups or _any_groups(config)
+        groups = groups or any_groups(config)
         self.register_buffer("group_V", groups.group_V)
         self.register_buffer("states_GK", groups.states_GK)
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            self.vectors, self.transition, self.emission = _build_parts(config, groups)
+            self.vectors, self.transition, self.emission = build_parts(config, groups)
 
     @classmethod
     def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
         """A fresh model, its words grouped as the configuration says."""
         assert isinstance(config, BlockedConfig)
-        groups = _any_groups(config, seed)
+        groups = any_groups(config, seed)
         if config.clusters not in ("words", "uniform"):
             group_V = clusters_of(config.clusters, config.blocks, text, tokenizer, config.unclustered)
             groups = groups._replace(group_V=group_V)
@@ -442,45 +393,6 @@ class BlockedHMM(Model):
         states_BJ = batch.enter_GJ[batch.list_BT.gather(1, place_B1).squeeze(1)]
         after = final_BJ.new_zeros(rows, self.config.states).scatter(1, states_BJ, final_BJ)
         return after if lengths_B is None else torch.where((last_B > 0).unsqueeze(1), after, before)
-
-
-def _any_groups(config: BlockedConfig, seed: int = 0) -> Groups:
-    """Groups of the right shape; where words are clustered, all in the first block until that is known."""
-    if config.clusters == "uniform":
-        return uniform_subsets(config.vocab_size, config.states, config.states // config.blocks, seed)
-    if config.clusters != "words":
-        return partition(torch.zeros(config.vocab_size, dtype=torch.int64), config.states, config.blocks)
-    if config.states % config.vocab_size:
-        near = max(1, round(config.states / config.vocab_size)) * config.vocab_size
-        raise TrellisError(
-            f"{config.states:,} states cannot be shared equally by {config.vocab_size:,} words: make model.states a "
-            f"multiple of the vocabulary, such as {near:,}."
-        )
-    return partition(torch.arange(config.vocab_size), config.states, config.vocab_size)
-
-
-def _build_parts(config: BlockedConfig, groups: Groups) -> tuple[States, _Transition, _Emission]:
-    """Fresh parameters, drawn from torch's generator."""
-    blocks = len(groups.states_GK) if config.transition == "hierarchical" else None
-    scale = config.width**-0.5 if config.start_scale is None else config.start_scale
-    if config.parameters == "scalar":
-        size = groups.states_GK.shape[1]
-        return (
-            ScalarStates(config.states),
-            ScalarTransition(config.states, blocks),
-            ScalarEmission(config.vocab_size, size),
-        )
-    if config.parameters == "low_rank":
-        vectors: States = LowRankStates(config.states, config.width)
-        scale = config.width**-0.25
-    else:
-        factored = config.embeddings == "factored"
-        vectors = NeuralStates(config.states, len(groups.states_GK), config.width, factored, scale)
-    return (
-        vectors,
-        BilinearTransition(config.width, blocks, scale),
-        BilinearEmission(config.vocab_size, config.width, scale),
-    )
 
 
 def _everywhere(log_prob_BT: Tensor, belief_BTS: Tensor, final_BS: Tensor) -> Beliefs:

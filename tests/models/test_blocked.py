@@ -1,0 +1,314 @@
+"""Blocked models against the same models held densely: values and gradients, with dropout and across pieces."""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from trellis import TrellisError, kernels
+from trellis.models import blocked
+from trellis.models.blocked import BlockedConfig, BlockedHMM
+from trellis.models.groups import Groups, partition, uniform_subsets
+from trellis.text import MemoryCorpus, WordTokenizer, prepare
+
+from .makers import random_ids
+from .scoring import assert_it_survives_the_disk, assert_padding_does_not_matter, assert_pieces_make_the_whole
+from .slow_blocks import slow_score
+
+VOCABULARY, STATES, BLOCKS = 11, 24, 3
+GROUP_V = torch.tensor([0, 0, 1, 2, 1, 2, 0, 1, 2, 2, 1])
+
+
+def make(dtype=torch.float64, **changes):
+    settings = {"states": STATES, "blocks": BLOCKS, "width": 6} | changes
+    if settings.get("clusters") == "words":
+        settings["states"] = 2 * VOCABULARY
+        groups = None
+    elif settings.get("clusters") == "uniform":
+        groups = uniform_subsets(VOCABULARY, STATES, STATES // BLOCKS, seed=3)
+    else:
+        groups = partition(GROUP_V, STATES, BLOCKS)
+    model = BlockedHMM(BlockedConfig(VOCABULARY, **settings), seed=1, groups=groups)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)  # further from uniform, where mistakes would hide
+    return model.to(dtype)
+
+
+KINDS = {
+    f"{transition} {parameters} {embeddings} {clusters}": {
+        "transition": transition, "parameters": parameters, "embeddings": embeddings, "clusters": clusters,
+    }
+    for transition, parameters, embeddings, clusters in itertools.product(
+        ("hierarchical", "flat"), ("neural", "low_rank", "scalar"), ("independent", "factored"),
+        ("brown", "words", "uniform"),
+    )
+    if not (clusters == "uniform" and (transition == "hierarchical" or embeddings == "factored"))
+    and not (embeddings == "factored" and parameters != "neural")
+}  # fmt: skip
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+LENGTHS = torch.tensor([9, 1, 5, 0, 8])
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() if p.grad is not None else torch.zeros_like(p) for name, p in model.named_parameters()}
+
+
+@kinds
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_scores_and_gradients_are_those_of_the_dense_model(kind, dropout):
+    model = make(**kind, dropout=dropout)
+    ids, weight = random_ids(5, 9, VOCABULARY), torch.rand(5, 9, dtype=torch.float64)
+    torch.manual_seed(4)
+    kept = model._keep()
+    torch.manual_seed(4)
+    found, state = model.score(ids, None, LENGTHS)
+    slow, slow_state = slow_score(model, ids, None, LENGTHS, kept)
+    assert_close(found, slow, rtol=1e-9, atol=1e-10)
+    assert_close(state[LENGTHS > 0], slow_state[LENGTHS > 0], rtol=1e-9, atol=1e-10)
+    want = gradients(model, (slow * weight).sum())
+    for name, grad in gradients(model, (found * weight).sum()).items():
+        assert_close(grad, want[name], rtol=1e-7, atol=1e-9, msg=lambda said, name=name: f"{name}: {said}")
+
+
+@kinds
+def test_a_belief_is_carried_from_one_mask_to_the_next(kind):
+    model = make(**kind, dropout=0.5)
+    ids = random_ids(4, 10, VOCABULARY)
+    losses = []
+    for score in (model.score, None):
+        torch.manual_seed(9)
+        total, state = torch.zeros((), dtype=torch.float64), None
+        for piece in ids.split(3, 1):
+            if score is None:
+                kept = model._keep()
+                log_prob, state = slow_score(model, piece, state, None, kept)
+            else:
+                log_prob, state = score(piece, state)
+            total = total + log_prob.sum()
+        losses.append(total)
+    assert_close(losses[0], losses[1], rtol=1e-10, atol=0)
+    want = gradients(model, losses[1])
+    for name, grad in gradients(model, losses[0]).items():
+        assert_close(grad, want[name], rtol=1e-7, atol=1e-9, msg=lambda said, name=name: f"{name}: {said}")
+
+
+@pytest.mark.parametrize("transition", ["hierarchical", "flat"])
+@pytest.mark.parametrize("shape", [(32, 4, 8), (30, 3, 17), (5, 5, 16), (400, 2, 5)])
+def test_native_kernels_say_what_pytorch_says(transition, shape):
+    states, blocks, width = shape
+    config = BlockedConfig(VOCABULARY, states=states, blocks=blocks, width=width, transition=transition)
+    model = BlockedHMM(config, 0, partition(torch.arange(VOCABULARY) % blocks, states, blocks))
+    ids = random_ids(5, 9, VOCABULARY)
+    with kernels.using(None):
+        slow, state = model.score(ids, None, LENGTHS)
+        slow, _ = model.score(ids, state.detach(), LENGTHS)
+        want = gradients(model, slow.sum())
+    found, state = model.score(ids, None, LENGTHS)
+    found, _ = model.score(ids, state.detach(), LENGTHS)
+    assert_close(found, slow, rtol=1e-5, atol=1e-6)
+    for name, grad in gradients(model, found.sum()).items():
+        assert_close(grad, want[name], rtol=1e-3, atol=2e-5, msg=lambda said, name=name: f"{name}: {said}")
+
+
+def test_products_in_bf16_stay_near():
+    model = BlockedHMM(BlockedConfig(VOCABULARY, states=64, blocks=2, width=32), 0, partition(GROUP_V % 2, 64, 2))
+    ids = random_ids(5, 9, VOCABULARY)
+    exact = model.score(ids)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        near = model.score(ids)[0]
+        assert near.dtype == torch.float32
+        near.sum().backward()
+    assert not torch.equal(near, exact)
+    assert (near - exact).abs().mean() < 1e-2
+
+
+@kinds
+def test_every_question_is_answered_as_the_dense_model_answers(kind):
+    model = make(**kind).eval()
+    dense, ids, lengths = model.dense(), random_ids(4, 6, VOCABULARY), torch.tensor([6, 2, 1, 5])
+    _, state = model.score(random_ids(4, 3, VOCABULARY, seed=5))
+    told = {"state": state.detach(), "lengths_B": lengths}
+    for question in ("filter", "smooth"):
+        found, want = getattr(model, question)(ids, **told), getattr(dense, question)(ids, **told)
+        belief = torch.zeros(4, 6, model.config.states, dtype=torch.float64)
+        belief.scatter_(2, found.states_BTK, found.belief_BTK)
+        inside = torch.arange(6) < lengths[:, None]
+        assert_close(belief[inside], want[1 if question == "filter" else 2][inside], rtol=1e-8, atol=1e-10)
+        assert_close(found.log_prob_BT, want.log_prob_BT, rtol=1e-8, atol=1e-10)
+        assert_close(found.final_BS, want.final_BS, rtol=1e-8, atol=1e-10)
+    paths, want = model.k_best(ids, 3, **told), dense.k_best(ids, 3, **told)
+    assert_close(paths.log_prob_BK, want.log_prob_BK)
+    assert torch.equal(paths.states_BKT, want.states_BKT)
+    assert torch.equal(model.viterbi(ids, **told).states_BT, dense.viterbi(ids, **told).states_BT)
+    assert_close(model.entropy(ids, **told), dense.entropy(ids, **told))
+    assert_close(model.next_token(state), dense.next_token(state))
+    assert_close(model.next_token(), dense.next_token())
+
+
+def test_drawn_paths_have_the_posterior_of_the_dense_model():
+    model, ids = make().eval(), random_ids(1, 4, VOCABULARY)
+    drawn = model.sample_posterior(ids, 4000, generator=torch.Generator().manual_seed(0))
+    share = torch.nn.functional.one_hot(drawn[0], STATES).double().mean(0)
+    assert_close(share, model.dense().smooth(ids).posterior_BTS[0], rtol=0, atol=0.03)
+
+
+def test_samples_have_the_words_and_states_of_the_model():
+    model = make().eval()
+    drawn = model.sample(3000, 2, generator=torch.Generator().manual_seed(0))
+    assert (model.group_V[drawn.tokens_BT] == drawn.states_BT // (STATES // BLOCKS)).all()
+    share = torch.bincount(drawn.tokens_BT[:, 0], minlength=VOCABULARY) / 3000
+    assert_close(share.double(), model.next_token()[0].exp(), rtol=0, atol=0.03)
+    word = int(share.argmax())
+    first = drawn.tokens_BT[:, 0] == word
+    assert first.sum() > 400
+    share = torch.bincount(drawn.tokens_BT[first, 1], minlength=VOCABULARY) / first.sum()
+    _, state = model.score(torch.tensor([[word]]))
+    assert_close(share.double(), model.next_token(state)[0].exp(), rtol=0, atol=0.06)
+    ended = model.sample(50, 6, end=2, generator=torch.Generator().manual_seed(1))
+    for row, length in zip(ended.tokens_BT.tolist(), ended.lengths_B.tolist(), strict=True):
+        assert 2 not in row[: length - 1]
+        assert length == 6 or row[length - 1] == 2
+        assert set(row[length:]) <= {-1}
+
+
+@kinds
+def test_missing_tokens_are_summed_over(kind):
+    model = make(**kind).eval()
+    ids, missing = random_ids(2, 4, VOCABULARY), torch.zeros(2, 4, dtype=torch.bool)
+    missing[0, 1] = missing[1, 3] = True
+    found = model.score(ids, missing_BT=missing)[0].sum(1)
+    for row, gap in ((0, 1), (1, 3)):
+        filled = ids[row].repeat(VOCABULARY, 1)
+        filled[:, gap] = torch.arange(VOCABULARY)
+        total = model.score(filled)[0].sum(1).logsumexp(0)
+        assert_close(found[row], total)
+
+
+def test_a_belief_spread_by_a_gap_goes_on():
+    model = make().eval()
+    ids, missing = random_ids(1, 5, VOCABULARY), torch.tensor([[False, False, False, True, False]])
+    whole = model.score(ids, missing_BT=missing)[0]
+    _, state = model.score(ids[:, :4], missing_BT=missing[:, :4])
+    assert_close(model.score(ids[:, 4:], state)[0][0, 0], whole[0, 4])
+
+
+def test_a_text_too_long_for_memory_goes_in_pieces(monkeypatch):
+    model, ids = make().eval(), random_ids(3, 20, VOCABULARY)
+    lengths = torch.tensor([20, 7, 0])
+    with torch.no_grad():
+        whole, state = model.score(ids, None, lengths)
+        monkeypatch.setattr(blocked, "PIECE", (STATES // BLOCKS) ** 2 * 3 * 4)
+        pieces, after = model.score(ids, None, lengths)
+    assert_close(pieces, whole)
+    assert_close(after, state)
+
+
+def test_state_in_state_out_padding_and_files(tmp_path):
+    model = make(torch.float32).eval()
+    assert_pieces_make_the_whole(model, VOCABULARY)
+    assert_padding_does_not_matter(model, VOCABULARY)
+    assert_it_survives_the_disk(model, VOCABULARY, tmp_path)
+
+
+def test_an_improbable_text_is_scored_in_log_space():
+    model = make(torch.float32, parameters="scalar", transition="flat").eval()
+    with torch.no_grad():
+        model.transition.table[:, :8] = -150.0  # the first block is all but closed
+    ids = torch.tensor([[2, 0, 2, 0, 3]])
+    found = model.score(ids)[0]
+    slow = slow_score(model.double(), ids, None, None, model._keep())[0]
+    assert slow.sum() < -250
+    assert_close(found.double(), slow, rtol=1e-5, atol=1e-5)
+
+
+def test_parameter_counts_are_the_published_ones():
+    def millions(vocab_size, states, embeddings="independent"):
+        model = BlockedHMM(BlockedConfig(vocab_size, states=states, transition="flat", embeddings=embeddings), seed=0)
+        return round(sum(p.numel() for p in model.parameters()) / 1e6, 1)
+
+    assert millions(10_000, 2**15) == 11.4
+    assert millions(33_278, 2**15) == 17.3
+    assert millions(10_000, 2**14) == 7.2
+    assert millions(10_000, 2**14, "factored") == 5.6
+
+
+def test_evaluation_uses_every_state_and_training_another_choice_each_batch():
+    model, ids = make(dropout=0.5), random_ids(2, 6, VOCABULARY)
+    model.train()
+    assert not torch.equal(model.score(ids)[0], model.score(ids)[0])
+    model.eval()
+    assert torch.equal(model.score(ids)[0], model.score(ids)[0])
+    kept = make(dropout=0.5)._keep()
+    assert kept.states_GJ.shape == (BLOCKS, 4)
+    assert (kept.states_GJ // 8 == torch.arange(BLOCKS)[:, None]).all()
+    assert (kept.states_GJ.diff(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"states": 100, "blocks": 3}, "multiple of model.blocks, such as 99"),
+        ({"states": 24, "blocks": 12}, "12 blocks are more than the vocabulary's 11 types"),
+        ({"states": 8, "blocks": 4, "dropout": 0.9}, "would leave no state of the 2 in a block"),
+        ({"dropout": 1.0}, "below it"),
+        ({"clusters": "uniform"}, "transition=flat"),
+        ({"states": 0}, "at least 1"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(settings, sentence):
+    with pytest.raises(TrellisError, match=sentence):
+        BlockedConfig(VOCABULARY, **({"states": STATES, "blocks": BLOCKS} | settings))
+
+
+def test_words_cannot_share_a_number_of_states_they_do_not_divide():
+    with pytest.raises(TrellisError, match="such as 22"):
+        BlockedHMM(BlockedConfig(VOCABULARY, states=25, blocks=1, clusters="words"))
+
+
+def test_too_many_states_for_a_gap_is_said(monkeypatch):
+    monkeypatch.setattr(blocked, "LARGEST_DENSE", 8)
+    with pytest.raises(TrellisError, match="leave no token out"):
+        make().score(random_ids(1, 3, VOCABULARY), missing_BT=torch.ones(1, 3, dtype=torch.bool))
+
+
+@pytest.fixture
+def text():
+    words = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d"])
+    return prepare(MemoryCorpus("little", ["a b c d a", "b c a d d", "c c a b"] * 5), words), words
+
+
+def test_groups_come_from_the_text_or_from_a_file(text, tmp_path):
+    ids, words = text
+    model = BlockedHMM.for_text(BlockedConfig(6, states=8, blocks=4), ids, words, seed=0)
+    assert sorted(set(model.group_V.tolist())) == [0, 1, 2, 3]
+    path = tmp_path / "paths"
+    path.write_text("".join(f"{bits}\t{word}\t1\n" for bits, word in zip("001010", words.tokens, strict=True)))
+    config = BlockedConfig(6, states=8, blocks=2, clusters=str(path))
+    assert BlockedHMM.for_text(config, ids, words, seed=0).group_V.tolist() == [0, 0, 1, 0, 1, 0]
+    with pytest.raises(TrellisError, match=r"set model\.blocks=2"):
+        BlockedHMM.for_text(BlockedConfig(6, states=8, blocks=4, clusters=str(path)), ids, words, seed=0)
+
+
+def test_a_file_that_misses_words_stops_or_puts_them_where_asked(text, tmp_path):
+    ids, words = text
+    path = tmp_path / "paths"
+    path.write_text("0\t<unk>\t1\n0\t<eos>\t1\n1\ta\t1\n")
+    config = {"states": 8, "blocks": 2, "clusters": str(path)}
+    with pytest.raises(TrellisError, match="no cluster for 3 of the vocabulary's 6 words"):
+        BlockedHMM.for_text(BlockedConfig(6, **config), ids, words, seed=0)
+    model = BlockedHMM.for_text(BlockedConfig(6, **config, unclustered="a"), ids, words, seed=0)
+    assert model.group_V.tolist() == [0, 0, 1, 1, 1, 1]
+    with pytest.raises(TrellisError, match="no cluster for 'z' either"):
+        BlockedHMM.for_text(BlockedConfig(6, **config, unclustered="z"), ids, words, seed=0)
+
+
+def test_uniform_subsets_have_their_size_and_no_state_twice():
+    groups = uniform_subsets(50, 40, 7, seed=1)
+    assert isinstance(groups, Groups)
+    assert groups.states_GK.shape == (50, 7)
+    assert (groups.states_GK.diff(dim=1) > 0).all()
+    assert not torch.equal(groups.states_GK[0], groups.states_GK[1])
