@@ -286,7 +286,7 @@ def test_groups_come_from_the_text_or_from_a_file(text, tmp_path):
     model = BlockedHMM.for_text(BlockedConfig(6, states=8, blocks=4), ids, words, seed=0)
     assert sorted(set(model.group_V.tolist())) == [0, 1, 2, 3]
     path = tmp_path / "paths"
-    path.write_text("".join(f"{bits}\t{word}\t1\n" for bits, word in zip("001010", words.tokens, strict=True)))
+    path.write_text("".join(f"{bits}\t{word}\t1\n" for bits, word in zip("001010", map(words.token, range(6)), strict=True)))
     config = BlockedConfig(6, states=8, blocks=2, clusters=str(path))
     assert BlockedHMM.for_text(config, ids, words, seed=0).group_V.tolist() == [0, 0, 1, 0, 1, 0]
     with pytest.raises(TrellisError, match=r"set model\.blocks=2"):
