@@ -40,6 +40,12 @@ bool within(const int64_t* index, int64_t count, int64_t end) {
 bool sound(const PairCall& call) { return within(call.from, call.P, call.F) && within(call.to, call.P, call.G); }
 bool sound(const PushCall& call) { return within(call.pair, call.rows, call.P); }
 bool sound(const TotalCall&) { return true; }
+bool sound(const WalkCall& call) {
+    bool good = within(call.running, call.T, call.B + 1);
+    for (int64_t t = 0; good && t < call.T; ++t) good = within(call.index + t * call.B, call.running[t], call.columns);
+    return good;
+}
+bool sound(const CountCall&) { return true; }
 
 enum Answer { DONE, NO_LEVEL, NO_MEMORY, BAD_INDEX };
 
@@ -82,3 +88,6 @@ EXPORT int trellis_pull(const PushCall* call) { return run(&Level::pull, call); 
 EXPORT int trellis_outer(const PushCall* call) { return run(&Level::outer, call); }
 EXPORT int trellis_totals_forward(const TotalCall* call) { return run(&Level::totals_forward, call); }
 EXPORT int trellis_totals_backward(const TotalCall* call) { return run(&Level::totals_backward, call); }
+EXPORT int trellis_walk(const WalkCall* call) { return run(&Level::walk, call); }
+EXPORT int trellis_walk_back(const WalkCall* call) { return run(&Level::walk_back, call); }
+EXPORT int trellis_counts(const CountCall* call) { return run(&Level::counts, call); }

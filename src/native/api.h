@@ -53,6 +53,35 @@ struct TotalCall {
     int64_t bf16, threads;
 };
 
+// The recursion of a dense HMM (dense.h): rows longest first, T steps.
+struct WalkCall {
+    const float* first;            // B×S, the belief before the first token
+    const float* transition;       // S×S, [from, to]
+    const float* likelihood;       // columns×S
+    const float* log_peak;         // columns
+    const int64_t* index;          // T×B, the column of each token
+    const int64_t* running;        // T, how many rows still run
+    float* belief;                 // T×B×S
+    float* scale;                  // T×B
+    float* log_prob;               // T×B
+    float* final;                  // B×S; of rows without tokens it is left as it is
+    const float* grad_log_prob;    // T×B
+    const float* grad_final;       // B×S
+    float* posterior;              // T×B×S
+    float* message;                // T×B×S
+    int64_t T, B, S, columns;
+    int64_t bf16, threads;
+};
+
+// Σ_n before[n] ⊗ after[n] (dense.h).
+struct CountCall {
+    const float* before;           // rows×S
+    const float* after;            // rows×S
+    float* out;                    // S×S
+    int64_t rows, S;
+    int64_t bf16, threads;
+};
+
 struct Level {
     void (*exponentials)(const float* x, float* out, int64_t n);
     double (*products)(int64_t bf16, int64_t times);  // returns the operations it did
@@ -63,4 +92,7 @@ struct Level {
     void (*outer)(const PushCall&);
     void (*totals_forward)(const TotalCall&);
     void (*totals_backward)(const TotalCall&);
+    void (*walk)(const WalkCall&);
+    void (*walk_back)(const WalkCall&);
+    void (*counts)(const CountCall&);
 };

@@ -19,6 +19,7 @@ constexpr int M = 6, NV = 2;  // 12 sums, 2 columns and 1 broadcast in 16 regist
 #endif
 constexpr int N = NV * W;
 constexpr int ROWS = 16, DEPTH = 32;  // what bfloat16 operands are padded to
+constexpr int64_t SECOND_CACHE = 1 << 17;  // in units: half of what the smaller ones of today have
 
 struct Float32 {
     static constexpr bool halves = false;
@@ -91,14 +92,19 @@ void multiply(const float* a, int64_t lda, int64_t rows, Panels b, int64_t colum
 #if defined(TRELLIS_AMX)
     if (Kind::halves) return multiply_tiles(a, lda, rows, b.data, b.ldb, b.next, N, columns, units, c, ldc, add);
 #endif
-    for (int64_t i = 0; i < rows; i += M) {  // rows of a stay in the first cache while the panels of b go by
-        const float* panel = b.data;
-        for (int64_t n = 0; n < columns; n += N, panel += b.next) {
-            if (rows - i >= M)
-                block<Kind, M>(a + i * lda, lda, panel, b.ldb, units, c + i * ldc + n, ldc, add);
-            else
-                last_block<Kind>(rows - i, a + i * lda, lda, panel, b.ldb, units, c + i * ldc + n, ldc, add);
-        }
+    auto some = [&](int64_t i, int64_t n) {
+        const float *rows_of_a = a + i * lda, *panel = b.data + n / N * b.next;
+        if (rows - i >= M)
+            block<Kind, M>(rows_of_a, lda, panel, b.ldb, units, c + i * ldc + n, ldc, add);
+        else
+            last_block<Kind>(rows - i, rows_of_a, lda, panel, b.ldb, units, c + i * ldc + n, ldc, add);
+    };
+    if (units * columns <= SECOND_CACHE) {  // a few rows of a stay in the first cache while all of b goes by
+        for (int64_t i = 0; i < rows; i += M)
+            for (int64_t n = 0; n < columns; n += N) some(i, n);
+    } else {  // b comes from afar: each panel once, while all of a goes by
+        for (int64_t n = 0; n < columns; n += N)
+            for (int64_t i = 0; i < rows; i += M) some(i, n);
     }
 }
 

@@ -9,6 +9,9 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 namespace {
 
@@ -28,10 +31,25 @@ struct Memory {
     ~Memory() { std::free(data); }
 };
 
+// How denormal numbers are treated is each thread's own setting: helpers take the caller's.
+unsigned rounding() {
+#if defined(__SSE__)
+    return _mm_getcsr();
+#else
+    return 0;
+#endif
+}
+void set_rounding([[maybe_unused]] unsigned mode) {
+#if defined(__SSE__)
+    _mm_setcsr(mode);
+#endif
+}
+
 struct Job {
     Body body;
     const void* context;
     int64_t tasks;
+    unsigned mode = rounding();
     std::atomic<int64_t> next{0};
 
     void work() {
@@ -66,6 +84,7 @@ struct Pool {
             if (number >= wanted) continue;
             Job* mine = job;
             lock.unlock();
+            set_rounding(mine->mode);
             mine->work();
             lock.lock();
             if (--busy == 0) done.notify_one();

@@ -140,6 +140,13 @@ def ready(tensor: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return tensor.detach().contiguous()
 
 
+def check(tensor: Tensor, shape: tuple[int, ...], name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The same, of this shape: what a kernel believes about sizes must be true."""
+    if tuple(tensor.shape) != shape:
+        raise TrellisError(f"{name} has shape {tuple(tensor.shape)}, not {shape}.")
+    return ready(tensor, dtype)
+
+
 def call(name: str, structure: ctypes.Structure) -> None:
     """Run a kernel; the caller keeps the tensors alive meanwhile."""
     answer = getattr(_library(), f"trellis_{name}")(ctypes.byref(structure))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.kernels.library import call, fields, ready
+from trellis.kernels.library import call, check, fields, ready
 
 
 class _PairCall(ctypes.Structure):
@@ -43,12 +43,6 @@ class Pairs(NamedTuple):
         return cls(ready(from_P, torch.int64), ready(to_P, torch.int64), from_start, to_start, by_to_P)
 
 
-def _check(tensor: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    if tuple(tensor.shape) != shape:
-        raise TrellisError(f"{name} has shape {tuple(tensor.shape)}, not {shape}.")
-    return ready(tensor)
-
-
 def _pair_call(left_FKR: Tensor, right_GJR: Tensor, pairs: Pairs, scale_PK: Tensor, bf16: bool) -> _PairCall:
     (F, K, R), (G, J, _) = left_FKR.shape, right_GJR.shape
     if len(pairs.from_start) != F + 1 or len(pairs.to_start) != G + 1:
@@ -74,14 +68,14 @@ def pair_forward(
 
     With `shift_FK` nothing is normalised: scale · exp(left · rightᵀ − shift).
     """
-    left_FKR, right_GJR = ready(left_FKR), _check(right_GJR, (*right_GJR.shape[:2], left_FKR.shape[2]), "right_GJR")
+    left_FKR, right_GJR = ready(left_FKR), check(right_GJR, (*right_GJR.shape[:2], left_FKR.shape[2]), "right_GJR")
     P, K, J = len(pairs.from_P), left_FKR.shape[1], right_GJR.shape[1]
-    scale_PK = _check(scale_PK, (P, K), "scale_PK")
+    scale_PK = check(scale_PK, (P, K), "scale_PK")
     into_PJK = left_FKR.new_empty(P, J, K)
     asked = _pair_call(left_FKR, right_GJR, pairs, scale_PK, bf16)
     asked.into, asked.normalise = into_PJK.data_ptr(), shift_FK is None
     if shift_FK is not None:
-        shift_FK = _check(shift_FK, (len(left_FKR), K), "shift_FK")
+        shift_FK = check(shift_FK, (len(left_FKR), K), "shift_FK")
         asked.shift = shift_FK.data_ptr()
     call("pair_forward", asked)
     return into_PJK
@@ -103,10 +97,10 @@ def pair_backward(
     Those sums divided by `scale_PK` are the gradient by it; without normalisation, their sums over the pairs of a
     from-state are minus the gradient by its shift.
     """
-    left_FKR, right_GJR = ready(left_FKR), _check(right_GJR, (*right_GJR.shape[:2], left_FKR.shape[2]), "right_GJR")
+    left_FKR, right_GJR = ready(left_FKR), check(right_GJR, (*right_GJR.shape[:2], left_FKR.shape[2]), "right_GJR")
     P, K, J = len(pairs.from_P), left_FKR.shape[1], right_GJR.shape[1]
-    scale_PK = _check(scale_PK, (P, K), "scale_PK")
-    into_PJK, grad_into_PJK = _check(into_PJK, (P, J, K), "into"), _check(grad_into_PJK, (P, J, K), "grad_into")
+    scale_PK = check(scale_PK, (P, K), "scale_PK")
+    into_PJK, grad_into_PJK = check(into_PJK, (P, J, K), "into"), check(grad_into_PJK, (P, J, K), "grad_into")
     grad_left, grad_right = torch.empty_like(left_FKR), torch.empty_like(right_GJR)
     sum_PK = torch.empty_like(scale_PK)
     asked = _pair_call(left_FKR, right_GJR, pairs, scale_PK, bf16)
