@@ -47,9 +47,10 @@ class Recurrence(nn.Module):
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         into, across, *biases = (getattr(layer, name) for name in names)
         across = functional.dropout(across, self.weights, self.training)
-        output_BTR, h, c = torch.lstm(
-            input_BTR, (h_BR[None], c_BR[None]), [into, across, *biases], True, 1, 0.0, self.training, False, True
-        )
+        with torch.autocast("cpu", enabled=False):  # what is carried from token to token keeps its precision
+            output_BTR, h, c = torch.lstm(
+                input_BTR, (h_BR[None], c_BR[None]), [into, across, *biases], True, 1, 0.0, self.training, False, True
+            )
         return output_BTR, h[0], c[0]
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trellis import kernels
+
 TOKENS = 1024  # at a time: with 10,000 words, 40 MB of logits
 
 
@@ -22,7 +24,14 @@ class TiedWords(nn.Module):
         return functional.embedding(ids, self.vectors)
 
     def log_probs(self, hidden_NR: Tensor, ids_N: Tensor) -> Tensor:
-        """log softmax(vectors · hidden + bias) of one word each, N; the logits of all words are a passing matter."""
+        """log softmax(vectors · hidden + bias) of one word each, N; the logits of all words are a passing matter.
+
+        Where products may be in bf16, those of the normaliser are, and the words' own logits are not.
+        """
+        if kernels.usable(hidden_NR, self.vectors):
+            logit_N = (hidden_NR * self.read(ids_N)).sum(1) + self.bias[ids_N]
+            bf16 = torch.is_autocast_enabled("cpu")
+            return logit_N - kernels.log_totals(hidden_NR, self.vectors, self.bias, bf16=bf16)
         pieces = zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
         return torch.cat([-functional.cross_entropy(self.logits(part), ids, reduction="none") for part, ids in pieces])
 
