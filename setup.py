@@ -17,7 +17,7 @@ from setuptools.errors import CompileError
 
 NATIVE = Path("src/native")
 SOURCES = ["api.cpp", "cpu.cpp", "pool.cpp"]
-FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread"]
 FLAGS += ["-Wall", "-Wextra", "-Wno-psabi", "-Wno-ignored-attributes"]  # vectors as arguments stay inside one level
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 

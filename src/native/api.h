@@ -82,6 +82,19 @@ struct CountCall {
     int64_t bf16, threads;
 };
 
+// AdamW (adamw.h), of all parameters or of some rows of a table.
+struct AdamCall {
+    float* param;                  // table×R
+    const float* grad;             // rows×R; null: rows only catch up
+    float* moment;                 // table×R
+    float* square;                 // table×R
+    const float* steps;            // steps_taken×3: keep, size, root
+    const int64_t* which;          // rows, ascending; null: the whole table, which missed no step
+    int64_t* seen;                 // table: the steps that each row has had
+    int64_t rows, R, table, steps_taken, threads;
+    double scale, beta1, beta2, epsilon;
+};
+
 struct Level {
     void (*exponentials)(const float* x, float* out, int64_t n);
     double (*products)(int64_t bf16, int64_t times);  // returns the operations it did
@@ -95,4 +108,5 @@ struct Level {
     void (*walk)(const WalkCall&);
     void (*walk_back)(const WalkCall&);
     void (*counts)(const CountCall&);
+    void (*adamw)(const AdamCall&);
 };

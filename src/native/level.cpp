@@ -1,5 +1,7 @@
 // One level of the processor: compiled once for each, with its own instructions and its own name (setup.py).
 #include "api.h"
+
+#include "adamw.h"
 #include "dense.h"
 #include "pairs.h"
 #include "pushes.h"
@@ -31,5 +33,5 @@ double products(int64_t bf16, int64_t times) {
 
 extern const Level TRELLIS_LEVEL = {
     exponentials,   products,        pair_forward, pair_backward, push,   pull, outer,
-    totals_forward, totals_backward, walk,         walk_back,     counts,
+    totals_forward, totals_backward, walk,         walk_back,     counts, adamw,
 };

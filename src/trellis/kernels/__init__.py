@@ -3,12 +3,13 @@
 `usable(...)` says whether they can take a tensor; where it says no, PyTorch does the work. Sources are in src/native.
 """
 
+from trellis.kernels.adamw import AdamSteps, adamw_, adamw_rows_
 from trellis.kernels.dense import counts, walk, walk_back
 from trellis.kernels.library import Status, bare_rate, levels, status, usable, using
 from trellis.kernels.pairs import Pairs, outer, pair_backward, pair_forward, pull, push
 from trellis.kernels.totals import log_totals
 
 __all__ = [
-    "Pairs", "Status", "bare_rate", "counts", "levels", "log_totals", "outer", "pair_backward", "pair_forward", "pull", "push",
-    "status", "usable", "using", "walk", "walk_back",
+    "AdamSteps", "Pairs", "Status", "adamw_", "adamw_rows_", "bare_rate", "counts", "levels", "log_totals", "outer",
+    "pair_backward", "pair_forward", "pull", "push", "status", "usable", "using", "walk", "walk_back",
 ]  # fmt: skip

@@ -89,7 +89,7 @@ def walk_back(
 
 
 def counts(before_NS: Tensor, after_NS: Tensor, *, bf16: bool = False) -> Tensor:
-    """Σ_n before ⊗ after, S×S: the gradient by a transition matrix, from beliefs before and messages after its steps."""
+    """Σ before ⊗ after, S×S: the gradient by a transition matrix, from beliefs before and messages after steps."""
     before_NS = ready(before_NS)
     N, S = before_NS.shape
     after_NS, out_SS = check(after_NS, (N, S), "after_NS"), before_NS.new_empty(S, S)

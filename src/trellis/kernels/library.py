@@ -156,6 +156,7 @@ def call(name: str, structure: ctypes.Structure) -> None:
         raise IndexError("an index is outside of what it counts")
 
 
-def fields(pointers: str, numbers: str) -> list[tuple[str, type]]:
-    """Fields of a structure: pointers first, then counts, eight bytes each."""
-    return [(name, ctypes.c_void_p) for name in pointers.split()] + [(name, ctypes.c_int64) for name in numbers.split()]
+def fields(pointers: str, numbers: str, reals: str = "") -> list[tuple[str, type]]:
+    """Fields of a structure, eight bytes each: pointers, then whole numbers, then others."""
+    kinds = ((pointers, ctypes.c_void_p), (numbers, ctypes.c_int64), (reals, ctypes.c_double))
+    return [(name, kind) for names, kind in kinds for name in names.split()]
