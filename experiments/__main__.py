@@ -1,31 +1,182 @@
-"""`python -m experiments record RUN` notes a finished run as a JSON file; `report` writes docs/results.md from all."""
+"""The papers' studies: run them, see how far they are, and write down what came out."""
 
+from __future__ import annotations
+
+import json
 from pathlib import Path
+from typing import Annotated
 
+import torch
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from experiments.record import record
+from experiments import rates, smoke
+from experiments.recipes import HERE, Recipe, budget_of, chosen, settings_of, studies, study, unlike
+from experiments.record import commit_of, record
 from experiments.report import report
+from experiments.running import Place, default_place, state_of, train
 from trellis import TrellisError
+from trellis.cli.terminal import DataDir, say
+from trellis.config import load
+from trellis.evaluation import perplexity_of
+from trellis.progress import short_time
+from trellis.training import checkpoints
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-HERE = Path(__file__).parent
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+Budgets = Annotated[str, typer.Option(help="smoke, laptop or paper.")]
+Runs = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where runs go. (default: runs/BUDGET)")]
+Only = Annotated[str | None, typer.Option(metavar="NAME", help="One run of the study. (default: all)")]
+ROOT = HERE.parent
+
+
+@app.command("run")
+def _run(
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="Such as chiu.table1.")],
+    budget: Budgets = "laptop",
+    only: Only = None,
+    data_dir: DataDir = None,
+    runs: Runs = None,
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads of each run.")] = 2,
+) -> None:
+    """Train what is missing of a study, and record each run as it finishes.
+
+    Finished runs are skipped, interrupted ones go on. Ctrl-C stops after the current update.
+    """
+    torch.set_num_threads(threads)  # for measuring; runs are told
+    place = _place(budget, runs, data_dir, threads)
+    recipes = chosen(study(name)(place.budget), only)
+    if place.budget != "smoke":
+        commit_of(ROOT)  # refuse now what could not be recorded later
+    if place.budget == "smoke" and data_dir is None:
+        smoke.write_texts(place.runs / "data")
+    ends = [_finish(recipe, name, place) for recipe in recipes]
+    if not all(ends):
+        raise typer.Exit(1)
+
+
+def _finish(recipe: Recipe, name: str, place: Place) -> bool:
+    """Bring one run to its record; whether it got there."""
+    if rates.unsearched(recipe, place):
+        assert recipe.grid is not None
+        say(f"{recipe.name}: searching a learning rate")
+        if not _went_well(f"search for {recipe.name}", rates.search(recipe.grid, place)):
+            return False
+    recipe = rates.settled(recipe, place)
+    state = state_of(recipe, place)
+    say(f"{recipe.name}: {state}{', skipped' if state == 'recorded' else ''}")
+    if state == "recorded":
+        return True
+    if not _went_well(recipe.name, train(recipe.name, recipe.config, place)):
+        return False
+    command = f"python -m experiments run {name} --budget {place.budget} --only {recipe.name}"
+    try:
+        _record_run(place.runs / recipe.name, recipe.name, place, command)
+    except TrellisError as error:
+        say(f"{recipe.name}: not recorded: {error}")
+        return False
+    return True
+
+
+def _went_well(name: str, end: str) -> bool:
+    """Say what went wrong, if anything did, and leave at once if that was asked for."""
+    if end == "stopped":
+        say(f"{name}: stopped; the same command goes on from there")
+        raise typer.Exit(3)
+    if end != "finished":
+        say(f"{name}: {'another process trains it' if end == 'busy' else 'failed'}, skipped")
+    return end == "finished"
+
+
+def _record_run(run: Path, name: str, place: Place, command: str, code: Path = ROOT) -> None:
+    commit = "none: a smoke test" if place.budget == "smoke" else commit_of(code, run)
+    command += f" --data-dir DATA --threads {place.threads}"
+    say(f"{record(run, place.result(name), command=command, threads=place.threads, commit=commit)}")
 
 
 @app.command("record")
-def _record(run: Path, name: str = "", threads: int = 2) -> None:
-    """Evaluate a finished run's best model on validation and test text and write results/NAME.json."""
-    typer.echo(record(run, HERE / "results" / f"{name or run.name}.json", threads))
+def _record(
+    run: Path,
+    name: Annotated[str, typer.Option(help="The recipe's name. (default: the folder's)")] = "",
+    budget: Annotated[str | None, typer.Option(help="Whose recipe the run is. (default: none of them)")] = None,
+    code: Annotated[Path, typer.Option(help="The checkout that trained the run. (default: this one)")] = ROOT,
+    threads: Annotated[int, typer.Option(min=1, help="Threads it was trained with.")] = 2,
+) -> None:
+    """Record a run that was trained by hand, with `trellis train`: as a recipe's, or in its own name."""
+    name = name or run.name
+    if budget is None:
+        commit = commit_of(code, run)
+        command = f"trellis train configs/{name}.yaml --data-dir DATA --threads {threads}"
+        say(f"{record(run, HERE / 'results' / f'{name}.json', command=command, threads=threads, commit=commit)}")
+        return
+    place = _place(budget, run.parent, None, threads)
+    where, recipe = _find(name, place)
+    for difference in unlike(settings_of(load(run / "config.yaml")), settings_of(recipe.config)):
+        raise TrellisError(f"{run} is not the recipe {name}: it has {difference}.")
+    _record_run(run, name, place, f"python -m experiments run {where} --budget {budget} --only {name}", code)
+
+
+def _find(name: str, place: Place) -> tuple[str, Recipe]:
+    """A recipe by the run's name, and the first study it is in."""
+    for where, one in studies().items():
+        for recipe in one(place.budget):
+            if recipe.name == name:
+                return where, rates.settled(recipe, place)
+    raise TrellisError(f"no study has a run '{name}' at this budget: see python -m experiments status.")
+
+
+@app.command("status")
+def _status(
+    name: Annotated[str | None, typer.Argument(metavar="STUDY", help="Such as chiu.table1. (default: all)")] = None,
+    budget: Budgets = "laptop",
+    runs: Runs = None,
+) -> None:
+    """Say of every run whether it is recorded, finished, running, interrupted or missing, and what it took."""
+    place = _place(budget, runs, None, 1)
+    table = Table("study", "run", "state", "valid", "time", box=None, pad_edge=False)
+    for where, one in studies().items():
+        if name in (None, where):
+            for recipe in one(place.budget):
+                recipe = rates.settled(recipe, place)
+                table.add_row(where, recipe.name, *_progress(recipe, place))
+    study(name or "chiu.table1")  # an unknown one is refused
+    Console(highlight=False).print(table)
+
+
+def _progress(recipe: Recipe, place: Place) -> tuple[str, str, str]:
+    """A run's state, validation perplexity and time, as far as it got."""
+    state = state_of(recipe, place)
+    if state == "recorded":
+        result = json.loads(place.result(recipe.name).read_text())
+        return state, f"{result['evaluation']['valid']['stream']['perplexity']:.1f}", short_time(result["seconds"])
+    found = checkpoints.found(place.runs / recipe.name)
+    if not found or state in ("missing", "outdated"):
+        return state, "", ""
+    at = json.loads((found[-1] / "place.json").read_text())
+    return state, "" if at["best"] is None else f"{perplexity_of(at['best']):.1f}", short_time(at["seconds"])
 
 
 @app.command("report")
 def _report() -> None:
-    """Write docs/results.md from every committed result."""
-    typer.echo(report(HERE, HERE.parent / "docs" / "results.md"))
+    """Write docs/results.md and its plots from every committed result."""
+    say(f"{report(HERE, ROOT / 'docs' / 'results.md')}")
 
 
-if __name__ == "__main__":
+def _place(budget: str, runs: Path | None, data_dir: str | None, threads: int) -> Place:
+    wanted = budget_of(budget)
+    runs = (runs or Path("runs") / wanted).absolute()
+    if wanted == "smoke" and data_dir is None:
+        data_dir = str(runs / "data")
+    return default_place(wanted, runs, data_dir, threads)
+
+
+def main() -> None:
+    """Run one command; what the user can mend comes as one sentence."""
     try:
         app()
     except TrellisError as error:
         raise SystemExit(f"error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,70 +12,107 @@ from typing import Any
 
 import torch
 
-from trellis import HMM, Evaluation, TrellisError, evaluate, load_tokenizer, open_corpus, prepare
-from trellis.config import as_dict, load
+from experiments.recipes import settings_of
+from trellis import Evaluation, IdFile, TrellisError, evaluate, load_model, load_tokenizer, prepare
+from trellis.cli.texts import open_split
+from trellis.config import RunConfig, load
+from trellis.models.model import Model
 from trellis.training import checkpoints
 
-PROTOCOLS = ("stream", "streams")
+# The training text is long, so it is measured in 16 streams alone.
+PROTOCOLS = {"train": ("streams",), "valid": ("stream", "streams"), "test": ("stream", "streams")}
 
 
-def record(run: Path, path: Path, threads: int) -> Path:
+def record(run: Path, path: Path, *, command: str, threads: int, commit: str) -> Path:
     """Evaluate the run's best model and write everything a reader needs to do it again; `threads` trained it."""
-    config, commit = load(run / "config.yaml"), _commit(run)
-    finished = checkpoints.found(run)
+    config, finished = load(run / "config.yaml"), checkpoints.found(run)
     if not finished:
         raise TrellisError(f"{run} has no checkpoint: train it first.")
     place = json.loads((finished[-1] / "place.json").read_text())
-    model, tokenizer = HMM.from_pretrained(run / "best"), load_tokenizer(run / "best")
-    evaluations, hashes = {}, {}
-    for split in ("train", "valid", "test"):
-        ids = prepare(open_corpus(config.data.corpus, split, config.data.data_dir), tokenizer)
-        hashes[split] = ids.meta.content_hash
-        if split != "train":
-            evaluations[split] = {protocol: _shown(evaluate(model, ids, protocol)) for protocol in PROTOCOLS}
-    settings = as_dict(config)
-    del settings["data"]["data_dir"], settings["out"]  # places on this machine
+    model = load_model(run / "best")
+    texts = {split: _text(run, config, split) for split in PROTOCOLS}
     result = {
         "name": path.stem,
-        "command": f"trellis train configs/{path.stem}.yaml --data-dir DATA --threads {threads}",
-        "config": settings,
+        "command": command,
+        "config": settings_of(config),
         "seed": config.training.seed,
-        "corpus_hash": hashes,
+        "corpus_hash": {split: ids.meta.content_hash for split, ids in texts.items()},
         "commit": commit,
         "machine": f"{platform.machine()}, {threads} threads, torch {torch.__version__}",
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "threads": threads,
+        "parameters": count(model),
         "tokens": place["tokens"],
         "seconds": round(place["seconds"], 1),
-        "evaluation": evaluations,
+        "updates": place["update"],
+        "milliseconds": _milliseconds(run / "metrics.jsonl"),
+        "evaluation": {
+            split: {protocol: _shown(evaluate(model, ids, protocol)) for protocol in PROTOCOLS[split]}
+            for split, ids in texts.items()
+        },
         "curve": list(_curve(run / "metrics.jsonl")),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.replace(path)
     return path
+
+
+def count(model: Model) -> int:
+    """Numbers that were learnt; of a model that only counts, the n-grams it keeps."""
+    learnt = sum(parameter.numel() for parameter in model.parameters())
+    return learnt or sum(table.numel() for name, table in model.named_buffers() if name.startswith(("unigram", "kept")))
+
+
+def commit_of(code: Path, run: Path | None = None) -> str:
+    """The commit in the checkout `code`, which is to train a run or trained it.
+
+    Code that is not committed is refused, and so is code that changed after the run began.
+    """
+    parts = ["--", "src", "configs"]
+    if _git(code, "status", "--porcelain", *parts):
+        raise TrellisError("src or configs differ from the last commit: commit them, then train and record.")
+    commit, when = _git(code, "log", "-1", "--format=%h %ct", *parts).split()
+    if run is not None and (run / "config.yaml").stat().st_mtime < int(when):
+        raise TrellisError(f"{run} began before commit {commit} changed the code: train it again, then record.")
+    return commit
+
+
+def _git(code: Path, *arguments: str) -> str:
+    told = subprocess.run(["git", "-C", str(code), *arguments], capture_output=True, text=True, check=False)
+    if told.returncode:
+        raise TrellisError(f"{code} is no checkout of this project with git: {told.stderr.strip()}")
+    return told.stdout.strip()
+
+
+def _text(run: Path, config: RunConfig, split: str) -> IdFile:
+    corpus = open_split(config.data, split, config.data.data_dir)
+    if corpus is None:
+        raise TrellisError(f"{run} was given no {split} text: set data.{split}.")
+    return prepare(corpus, load_tokenizer(run / "best"))
 
 
 def _shown(found: Evaluation) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in found.as_dict().items()}
 
 
-def _commit(run: Path) -> str:
-    """The commit of the code that trained the run; code that has changed since, or is not committed, is refused."""
-    code = ["--", "src", "configs"]
-    if _git("status", "--porcelain", *code):
-        raise TrellisError("src or configs differ from the last commit: commit them, then train and record.")
-    commit, when = _git("log", "-1", "--format=%h %ct", *code).split()
-    if (run / "config.yaml").stat().st_mtime < int(when):
-        raise TrellisError(f"{run} began before commit {commit} changed the code: train it again, then record.")
-    return commit
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+def _lines(path: Path) -> Iterator[dict[str, float]]:
+    for line in path.read_text().splitlines():
+        yield json.loads(line)
 
 
 def _curve(path: Path) -> Iterator[list[float]]:
     """Validation perplexity by update."""
-    for line in path.read_text().splitlines():
-        entry = json.loads(line)
+    for entry in _lines(path):
         if "valid_perplexity" in entry:
             yield [entry["update"], round(entry["valid_perplexity"], 3)]
+
+
+def _milliseconds(path: Path) -> float | None:
+    """What an update took: the median, which another job on the machine for a while does not move."""
+    seen, took = 0.0, []
+    for entry in _lines(path):
+        if "tokens_per_second" in entry:
+            took.append(1000 * (entry["tokens"] - seen) / entry["tokens_per_second"])
+            seen = entry["tokens"]
+    return round(statistics.median(took), 1) if took else None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from experiments import plots
+from experiments.budgets import SWEEP_EPOCHS
+from experiments.claims import CLAIMS
+from experiments.recipes import Budget
+from experiments.results import Result, Results, What, names, read, value
 from trellis import TrellisError
 
 HEAD = """# Results
@@ -19,51 +23,148 @@ figures alone. This page is written by `python -m experiments report`.
 
 Perplexity is exp(nats / tokens) with `<eos>` and `<unk>` counted. *One stream* carries the belief from the first token
 to the last and is the figure to quote; *16 streams* is how Chiu & Rush's code cuts the text.
+
+## Doing it again
+
+A study is a table or figure of the paper: `chiu.table1` to `chiu.table4`, `chiu.figure3`, `chiu.figure4`. At the top of
+the repository:
+
+<!-- not run: the tests run these themselves, at the top of the repository -->
+```sh
+python -m experiments run chiu.table2 --budget smoke
+python -m experiments status chiu.table2 --budget smoke
+```
+
+That takes seconds and shows that everything works. `--budget laptop --data-dir DATA` makes the runs of this page, on
+two cores, and `--budget paper` those of the paper with its settings. Finished runs are skipped and interrupted ones go
+on; `--only NAME` makes one run. Each is recorded as it finishes, if the code is committed and was not changed meanwhile:
+give long studies a checkout of their own.
 """
+LAPTOP = f"""Budget *laptop*: hierarchical transitions unless it says flat; embeddings start at 1/√width; 32 streams of
+64 tokens a batch; AdamW at 0.01, or a rate of `experiments/rates.yaml`, with cosine decay. Everything but Table 1 is a
+sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and 4 are at 2^13 states where the paper has
+2^14. Baselines are trained as in `configs/`. A batch of the paper is 16 × 32 tokens, on an RTX 2080.
+"""
+PAPER = "Budget *paper*: the published settings."
+TITLES = {
+    "chiu.table1": "Table 1: models",
+    "chiu.figure3": "Figure 3: perplexity by states",
+    "chiu.table2": "Table 2: ablations",
+    "chiu.table3": "Table 3: which words share states",
+    "chiu.table4": "Table 4: factored embeddings",
+    "chiu.figure4": "Figure 4: embeddings by number of blocks",
+}
+COLUMNS: dict[str, tuple[What, ...]] = {
+    "chiu.table1": ("parameters", "valid", "test"),
+    "chiu.table2": ("parameters", "train", "valid", "milliseconds"),
+    "chiu.table4": ("parameters", "train", "valid", "milliseconds"),
+}
+ALONG = {"chiu.figure3": ("states", "states"), "chiu.figure4": ("blocks", "blocks of 2^14 states")}
+Rows = dict[str, dict[str, Any]]
 
 
 def report(experiments: Path, page: Path) -> Path:
-    """Write the page."""
-    results = [json.loads(path.read_text()) for path in sorted((experiments / "results").glob("*.json"))]
-    published = yaml.safe_load((experiments / "published.yaml").read_text())
-    if not results:
+    """Write the page, and its plots into a folder of the page's name beside it."""
+    loose, budgets = read(experiments / "results")
+    published = yaml.safe_load((experiments / "published.yaml").read_text(encoding="utf-8"))
+    if not loose and not any(results.runs for results in budgets.values()):
         raise TrellisError("there are no results to report: record a run first.")
-    page.write_text(
-        "\n".join([HEAD, *_ptb([r for r in results if r["config"]["data"]["corpus"] == "ptb"], published["ptb"])])
-    )
+    lines = [HEAD, *_claims(budgets)]
+    for study in TITLES:
+        lines += [f"## {TITLES[study]}\n", f"Published: {published[study]['cite']}.\n"]
+        for results in budgets.values():
+            lines += _study(study, results, published[study]["rows"], page.with_suffix(""))
+    dense = [result for result in loose if result["config"]["data"]["corpus"] == "ptb"]
+    page.write_text("\n".join([*lines, *_dense(dense, published["dense"])]), encoding="utf-8")
     return page
 
 
-def _ptb(results: list[dict[str, Any]], published: list[dict[str, Any]]) -> list[str]:
-    rows = sorted(results, key=lambda r: -r["evaluation"]["test"]["stream"]["perplexity"])
-    unknown = {split: f"{rows[0]['evaluation'][split]['stream']['unknown_rate']:.1%}" for split in ("valid", "test")}
-    tokens = {split: f"{rows[0]['evaluation'][split]['stream']['tokens']:,}" for split in ("valid", "test")}
-    return [
-        "## Penn Treebank, dense HMMs\n",
-        f"10,000 types; {tokens['valid']} validation and {tokens['test']} test tokens, "
-        f"{unknown['valid']} and {unknown['test']} of them `<unk>`.\n",
-        *_table(
-            ["model", "parameters", "valid", "test", "test nats", "test, 16 streams", "epochs", "minutes", "command"],
-            (_row(r) for r in rows),
-        ),
-        "\nPublished, for orientation:\n",
-        *_table(
-            ["model", "valid", "test", "from"],
-            ([p["model"], p["valid"] or "", p["test"] or "", p["source"]] for p in published),
-        ),
-        "",
-    ]
+def _claims(budgets: dict[Budget, Results]) -> Iterator[str]:
+    yield "## What the paper says, and whether ours agrees\n"
+    for results in budgets.values():
+        yield LAPTOP if results.budget == "laptop" else f"\n{PAPER}\n"
+        rows = ([claim.text, claim.where, *claim.verdict(results)] for claim in CLAIMS)
+        yield from _table(["claim", "in", "ours", "figures of ours, on validation text"], rows)
+    yield ""
 
 
-def _row(result: dict[str, Any]) -> list[Any]:
+def _study(study: str, results: Results, rows: list[dict[str, Any]], folder: Path) -> Iterator[str]:
+    """A study's table, and its plot if it has one."""
+    if results.budget == "paper":
+        yield f"{PAPER}\n"
+    theirs = {row["label"]: row for row in rows}
+    columns = COLUMNS.get(study, ("valid",))
+    shown = ["ms a batch" if column == "milliseconds" else column for column in columns]
+    head = ["model", *shown, *(["test, 16 streams"] if study == "chiu.table1" else []), "epochs", "minutes"]
+    ours = (_row(study, label, results, theirs, columns) for label in names(study, results.budget))
+    yield from _table([*head, *(f"published {column}" for column in shown)], ours)
+    yield ""
+    yield from _plot(study, results, rows, folder)
+
+
+def _row(study: str, label: str, results: Results, theirs: Rows, columns: tuple[What, ...]) -> list[str]:
+    run, row = results.row(study, label), theirs.get(label, {})
+    ours = [_number(column, results.value(study, label, column)) for column in columns]
+    if study == "chiu.table1":
+        ours.append("" if run is None else f"{run['evaluation']['test']['streams']['perplexity']:.1f}")
+    cost = ["", ""] if run is None else [f"{_epochs(run):g}", f"{run['seconds'] / 60:.0f}"]
+    return [label, *ours, *cost, *(_printed(column, row.get(column)) for column in columns)]
+
+
+def _epochs(run: Result) -> float:
+    return float(run["config"]["training"]["epochs"]) if run["updates"] else 1.0  # n-grams are counted once
+
+
+def _number(what: What, number: float | None) -> str:
+    if number is None:
+        return ""
+    if what == "parameters":
+        return f"{number / 1e6:.1f}M"
+    return f"{number:.0f}" if what == "milliseconds" else f"{number:.1f}"
+
+
+def _printed(what: What, number: float | None) -> str:
+    """A published figure with the digits it has."""
+    return _number(what, number) if number is None or what == "parameters" else str(number)
+
+
+def _plot(study: str, results: Results, rows: list[dict[str, Any]], folder: Path) -> Iterator[str]:
+    name = f"{study.partition('.')[2]}-{results.budget}.png"
+    if study == "chiu.table1" and plots.draw_curves(results, folder / name):
+        yield f"![Validation perplexity as the models learn]({folder.name}/{name})\n"
+    if study in ALONG:
+        setting, axis = ALONG[study]
+        if drawn := plots.lines(study, setting, results, rows):
+            plots.draw(drawn, axis, folder / name)
+            yield f"![{TITLES[study]}]({folder.name}/{name})\n"
+
+
+def _dense(results: list[Result], published: dict[str, Any]) -> Iterator[str]:
+    """Runs of no study: the dense HMMs of configs/."""
+    if not results:
+        return
+    rows = sorted(results, key=lambda result: -(value(result, "test") or 0))
+    measured = rows[0]["evaluation"]
+    tokens = {split: f"{measured[split]['stream']['tokens']:,}" for split in ("valid", "test")}
+    unknown = {split: f"{measured[split]['stream']['unknown_rate']:.1%}" for split in ("valid", "test")}
+    yield "## Penn Treebank, dense HMMs\n"
+    yield f"10,000 types; {tokens['valid']} validation and {tokens['test']} test tokens, "
+    yield f"{unknown['valid']} and {unknown['test']} of them `<unk>`.\n"
+    head = ["model", "parameters", "valid", "test", "test nats", "test, 16 streams", "epochs", "minutes", "command"]
+    yield from _table(head, map(_dense_row, rows))
+    yield f"\nPublished, for orientation ({published['cite']}):\n"
+    orientation = ([row["label"], row["valid"] or "", row["test"] or ""] for row in published["rows"])
+    yield from _table(["model", "valid", "test"], orientation)
+    yield ""
+
+
+def _dense_row(result: Result) -> list[Any]:
     model, training = result["config"]["model"], result["config"]["training"]
     kind = "low-rank" if model["emission"] == "low_rank" else "scalar"
-    valid, test = result["evaluation"]["valid"], result["evaluation"]["test"]
+    test = result["evaluation"]["test"]
     return [
         f"{kind} HMM, {model['states']} states" + (", Baum–Welch" if training["method"] == "baum_welch" else ""),
-        f"{result['parameters'] / 1e6:.1f}M",
-        f"{valid['stream']['perplexity']:.1f}",
-        f"{test['stream']['perplexity']:.1f}",
+        *(_number(column, value(result, column)) for column in COLUMNS["chiu.table1"]),
         f"{test['stream']['nats']:,.0f}",
         f"{test['streams']['perplexity']:.1f}",
         f"{training['epochs']:g}",

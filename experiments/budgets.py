@@ -1,0 +1,85 @@
+"""What a run may cost. Every study is written once, and these say how large and how long.
+
+paper    the published settings: flat transitions, N(0, 1) embeddings, 16 × 32 tokens a batch, 50 epochs
+laptop   two cores: hierarchical transitions; long runs as in configs/, sweeps of SWEEP_EPOCHS epochs each
+smoke    seconds: laptop's runs with tiny models, for the tests
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from experiments.recipes import HERE, Budget
+from trellis.config import ANY_VOCABULARY, DataSettings, RunConfig, load
+from trellis.models.blocked_parts import BlockedConfig
+from trellis.models.model import ModelConfig
+from trellis.training import TrainingSettings
+
+CONFIGS = HERE.parent / "configs"
+SWEEP_EPOCHS = 4.0  # of every point of every sweep, so that points compare
+WIKITEXT_EPOCHS = 8.0  # a long run reads twice the text, so half as often as on the Penn Treebank
+
+# Chiu & Rush 2020, section 5 and appendix A.2. AdamW's betas and the clipping are their code's (PROTOCOL in the issue).
+PUBLISHED = TrainingSettings(
+    batching="streams",
+    batch_size=16,
+    length=32,
+    epochs=50,
+    lr=0.01,
+    betas=(0.9, 0.999),
+    clip=5,
+    schedule="plateau",
+    warmup=0,
+    patience=8,
+    factor=0.25,
+    validations=4,
+)
+TINY: dict[str, dict[str, Any]] = {
+    "hmm": {"states": 8},
+    "kneser_ney": {"order": 3},
+    "feed_forward": {"order": 3, "width": 8},
+    "lstm": {"width": 8, "layers": 1},
+    "awd_lstm": {"width": 8, "hidden": 10, "layers": 2},
+    "hmm_rnn": {"states": 8, "width": 4},
+    "blocked": {"width": 8},
+}
+TINY_BLOCKS = {1: 1, 4: 2, 8: 4, 32: 2, 64: 4, 128: 8, 256: 16}  # the words of the smoke text are few
+
+
+def shipped(name: str, corpus: str) -> RunConfig:
+    """A configuration of configs/, there for the Penn Treebank, on either text."""
+    config = load(CONFIGS / f"ptb-{name}.yaml")
+    data = dataclasses.replace(config.data, corpus=corpus)
+    return dataclasses.replace(config, data=data, out=None)
+
+
+def published(corpus: str, model: ModelConfig, **changes: Any) -> RunConfig:
+    """A model trained as in the paper, but for these changes."""
+    return RunConfig(DataSettings(corpus=corpus), model, dataclasses.replace(PUBLISHED, **changes))
+
+
+def sweep(model: ModelConfig, **changes: Any) -> RunConfig:
+    """One of laptop's points on the Penn Treebank: as configs/ptb-blocked.yaml, but fewer epochs."""
+    config = shipped("blocked", "ptb")
+    training = dataclasses.replace(config.training, epochs=SWEEP_EPOCHS, keep=1, **changes)
+    return dataclasses.replace(config, model=model, training=training)
+
+
+def blocked(budget: Budget, states: int, blocks: int, **changes: Any) -> BlockedConfig:
+    """The very large HMM: as published, or with our transitions and our start."""
+    own: dict[str, Any] = {"transition": "hierarchical"}
+    if budget == "paper":
+        own = {"transition": "flat", "start_scale": 1.0}
+    return BlockedConfig(ANY_VOCABULARY, states, blocks, **{"dropout": 0.5, **own, **changes})
+
+
+def tiny(config: RunConfig) -> RunConfig:
+    """The same run in a second or two."""
+    changes = dict(TINY[config.model.kind])
+    if isinstance(config.model, BlockedConfig):
+        changes |= {"states": config.model.states // 64, "blocks": TINY_BLOCKS[config.model.blocks]}
+    training = dataclasses.replace(
+        config.training, batch_size=4, length=8, epochs=2, validations=2, precision="float32", checkpoint_every=20
+    )
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **changes), training=training)

@@ -1,0 +1,56 @@
+"""Recorded runs, found again by the study and the row they stand for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from experiments.recipes import BUDGETS, Budget, Recipe, studies
+
+What = Literal["valid", "test", "train", "parameters", "milliseconds"]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was recorded at one budget, by the name of the run."""
+
+    budget: Budget
+    runs: dict[str, Result]
+
+    def row(self, study: str, label: str) -> Result | None:
+        """The run behind a row of a table, if it was recorded."""
+        return self.runs.get(names(study, self.budget)[label].name)
+
+    def value(self, study: str, label: str, what: What) -> float | None:
+        """One figure of that run."""
+        found = self.row(study, label)
+        return None if found is None else value(found, what)
+
+
+def names(study: str, budget: Budget) -> dict[str, Recipe]:
+    """A study's recipes by label."""
+    return {recipe.label: recipe for recipe in studies()[study](budget)}
+
+
+def value(result: Result, what: What) -> float | None:
+    """One figure of a run: perplexity in one stream (in 16 on training text), parameters, or milliseconds an update."""
+    if what in ("parameters", "milliseconds"):
+        found: float | None = result.get(what)
+        return found
+    measured = result["evaluation"].get(what, {})
+    measured = measured.get("stream") or measured.get("streams")
+    return None if measured is None else float(measured["perplexity"])
+
+
+def read(folder: Path) -> tuple[list[Result], dict[Budget, Results]]:
+    """Runs of no study, and those of each budget that has any; the smoke budget's are nobody's business."""
+    loose = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = {}
+    for budget in BUDGETS[1:]:
+        runs = {path.stem: json.loads(path.read_text()) for path in sorted((folder / budget).glob("*.json"))}
+        if runs or budget == "laptop":
+            found[budget] = Results(budget, runs)
+    return loose, found

@@ -1,0 +1,138 @@
+"""Runs of a study, each in a process of its own, by the same command that people train with."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from experiments.recipes import HERE, Budget, Recipe, settings_of, unlike
+from trellis import TrellisError
+from trellis.config import RunConfig, load, save
+from trellis.training import checkpoints
+
+State = Literal["recorded", "outdated", "finished", "running", "interrupted", "missing"]
+End = Literal["finished", "stopped", "busy", "failed"]
+STOPPED = 3  # how `trellis train` says that it was asked to stop, and did
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs go, and what they may use."""
+
+    budget: Budget
+    runs: Path  # a folder a run
+    results: Path  # a JSON file a recorded run
+    rates: Path  # the outcomes of searches for learning rates
+    data_dir: str | None = None  # where the corpora lie; None is the environment's TRELLIS_DATA
+    threads: int = 1  # of every run
+
+    def result(self, name: str) -> Path:
+        """The file of a recorded run."""
+        return self.results / f"{name}.json"
+
+    def finished(self, name: str) -> Path:
+        """The file that says that a run came to its end."""
+        return self.runs / name / "finished.json"
+
+
+def default_place(budget: Budget, runs: Path, data_dir: str | None = None, threads: int = 1) -> Place:
+    """Where results that count are committed; those of the smoke budget stay beside their runs."""
+    home = runs if budget == "smoke" else HERE
+    results = home / "results" if budget == "smoke" else home / "results" / budget
+    return Place(budget, runs, results, home / "rates.yaml", data_dir, threads)
+
+
+def state_of(recipe: Recipe, place: Place) -> State:
+    """How far a run is."""
+    if place.result(recipe.name).exists():
+        recorded = json.loads(place.result(recipe.name).read_text())["config"]
+        if not unlike(recorded, settings_of(recipe.config)):
+            return "recorded"
+    if place.finished(recipe.name).exists():
+        return "finished"
+    with _lock(place.runs / recipe.name) as free:
+        if free is None:
+            return "running"
+    if checkpoints.begun(place.runs / recipe.name):
+        return "interrupted"
+    return "outdated" if place.result(recipe.name).exists() else "missing"
+
+
+def train(name: str, config: RunConfig, place: Place) -> End:
+    """Train one run to its end, from wherever it stands; one that another process trains is left alone."""
+    folder = place.runs / name
+    data = dataclasses.replace(config.data, data_dir=place.data_dir)
+    config = dataclasses.replace(config, data=data, out=str(folder))
+    if place.finished(name).exists():
+        _check_same(folder, config)
+        return "finished"
+    with _lock(folder) as lock:
+        if lock is None:
+            return "busy"
+        wanted = place.runs / f"{name}.yaml"
+        save(config, wanted)
+        resume = ["--resume"] if checkpoints.begun(folder) else []
+        command = [sys.executable, "-m", "trellis.cli", "train", str(wanted), "--json", *resume]
+        code, said = _child([*command, "--threads", str(place.threads)], lock)
+        if code == 0:
+            place.finished(name).write_text(json.dumps({**json.loads(said), "threads": place.threads}) + "\n")
+            return "finished"
+        return "stopped" if code in (STOPPED, -signal.SIGTERM, -signal.SIGINT, 130) else "failed"
+
+
+def _check_same(folder: Path, config: RunConfig) -> None:
+    for difference in unlike(settings_of(load(folder / "config.yaml")), settings_of(config)):
+        raise TrellisError(f"{folder} holds another run, with {difference}: move it away or choose another --runs.")
+
+
+def _child(command: list[str], lock: int) -> tuple[int, str]:
+    """Run a command to its end, handing on requests to stop; it keeps the lock for as long as it lives."""
+    # A session of its own, or Ctrl-C would reach it twice, which is a demand to stop without a checkpoint.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, pass_fds=(lock,)
+    ) as child:
+        with _handing_on(child):
+            said, _ = child.communicate()
+        return child.returncode, said
+
+
+@contextmanager
+def _handing_on(child: subprocess.Popen[str]) -> Iterator[None]:
+    """Let signals ask the child to stop after its update; a second Ctrl-C makes it stop at once."""
+    asked: list[int] = []
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        child.send_signal(signal.SIGINT if asked and number == signal.SIGINT else signal.SIGTERM)
+        asked.append(number)
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[int | None]:
+    """A lock on a run, or None while another process has it; it ends with the last process that holds it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        os.set_inheritable(file.fileno(), True)
+        yield file.fileno()
