@@ -17,6 +17,7 @@ import yaml
 from trellis import HMM, evaluate, load_tokenizer, open_corpus, prepare
 from trellis.cli import main
 from trellis.inspection import inspect_states, stationary
+from trellis.models import load_model
 
 SUBJECTS, VERBS, OBJECTS = ("the cat", "a dog", "one bird"), ("saw", "likes", "heard"), ("the milk", "a bone", "seeds")
 LINES = [f"{s} {v} {o}" for s in SUBJECTS for v in VERBS for o in OBJECTS]
@@ -446,3 +447,34 @@ def test_cluster_writes_every_type_under_a_path(capsys, tmp_path):
     assert len({path for path, _, _ in entries}) == 4
     path_of = {word: path for path, word, _ in entries}
     assert path_of["saw"] == path_of["likes"] == path_of["heard"]
+
+
+@pytest.fixture(scope="module")
+def blocked_run(place, texts):
+    folder = place / "blocked"
+    shape = ["kind=blocked", "states=12", "blocks=4", "width=8", "dropout=0.5"]
+    assert main(["train", *texts, *(f"model.{one}" for one in shape), *TINY[1:4], "training.lr=0.02", f"out={folder}",
+                 "training.batching=streams"]) == 0  # fmt: skip
+    return folder
+
+
+def test_a_blocked_model_answers_every_command(capsys, monkeypatch, blocked_run):
+    model = load_model(blocked_run / "best")
+    assert model.config.kind == "blocked"
+    assert len(set(model.group_V.tolist())) == 4
+    type_in(monkeypatch, "the cat likes seeds\n")
+    (best,) = records(done(capsys, "decode", blocked_run, "--json"))
+    tokenizer = load_tokenizer(blocked_run / "best")
+    ids = torch.tensor([[tokenizer.id(word) for word in best["tokens"]]])
+    assert best["paths"][0]["states"] == model.viterbi(ids).states_BT[0].tolist()
+    type_in(monkeypatch, "the <mask> likes seeds\n")
+    (gap,) = records(done(capsys, "decode", blocked_run, "--posterior", "--json"))
+    assert len(gap["posterior"][0]["states"]) == len(best["tokens"])
+    corpus = ["--corpus", blocked_run.parent / "valid.txt", "--states", 12]
+    (found,) = records(done(capsys, "inspect", blocked_run, *corpus, "--json"))
+    assert sum(state["usage"] for state in found["states"]) == pytest.approx(1.0, abs=1e-6)
+    shown = {state["state"]: state["words"] for state in found["states"]}
+    word, probability = shown[best["paths"][0]["states"][0]][0]
+    dense = model.tables().emission_SV[best["paths"][0]["states"][0]]
+    assert probability == pytest.approx(float(dense[tokenizer.id(word)]), rel=1e-4)
+    assert records(done(capsys, "sample", blocked_run, "--json"))[0]["text"]

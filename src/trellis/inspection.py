@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from trellis.models import HMM, Tables
+from trellis.models.blocked import BlockedHMM
 from trellis.models.scorer import carry
 from trellis.progress import Progress
 from trellis.text import IdFile, Streams
 
+SLICE = 512  # states looked at together
 DEAD_SHARE = 0.01  # a state is dead when it explains less than this share of what an average state does
 
 
@@ -48,36 +52,57 @@ class Inspection:
         return sum(state.dead for state in self.states)
 
 
+class Described(Protocol):
+    """Distributions that can be asked for by state: a model's tables, or a model too large to have any."""
+
+    def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
+        """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+
+
 def inspect_states(
-    tables: Tables, usage_S: Tensor, *, words: int = 8, successors: int = 3, distinct: bool = False
+    described: Described, usage_S: Tensor, *, words: int = 8, successors: int = 3, distinct: bool = False
 ) -> Inspection:
     """Summarise each state.
 
     Words are the most probable ones, or with `distinct` those that set the state apart from the text at large: by
     p(word | state) · log(p(word | state) / p(word)). Their probability is p(word | state) either way.
     """
-    states, vocabulary = tables.emission_SV.shape
-    threshold = DEAD_SHARE / states
-    merit_SV = _distinctness(tables.emission_SV, usage_S) if distinct else tables.emission_SV
-    word_SN = merit_SV.topk(min(words, vocabulary)).indices
-    word_prob_SN = tables.emission_SV.gather(1, word_SN)
-    next_prob_SN, next_SN = tables.transition_SS.topk(min(successors, states))
+    parts = torch.arange(len(usage_S)).split(SLICE)
+    overall_V = _overall(described, usage_S, parts) if distinct else None
+    threshold = DEAD_SHARE / len(usage_S)
     summaries = [
-        StateSummary(
-            state, usage, usage < threshold, _likely(word_SN[state], word_prob_SN[state]),
-            _likely(next_SN[state], next_prob_SN[state]),
+        StateSummary(state, usage, usage < threshold, *foremost)
+        for states_N in parts
+        for state, usage, foremost in zip(
+            states_N.tolist(),
+            usage_S[states_N].tolist(),
+            _foremost(described, states_N, words, successors, overall_V),
+            strict=True,
         )
-        for state, usage in enumerate(usage_S.tolist())
-    ]  # fmt: skip
+    ]
     summaries.sort(key=lambda summary: -summary.usage)
     effective = float(torch.special.entr(usage_S.double()).sum().exp())
     return Inspection(tuple(summaries), threshold, effective)
 
 
-def _distinctness(emission_SV: Tensor, usage_S: Tensor) -> Tensor:
-    overall_V = usage_S.to(emission_SV) @ emission_SV
-    distinctness_SV: Tensor = torch.special.xlogy(emission_SV, emission_SV / overall_V.clamp_min(1e-30))
-    return distinctness_SV
+def _foremost(
+    described: Described, states_N: Tensor, words: int, successors: int, overall_V: Tensor | None
+) -> list[tuple[tuple[Likely, ...], tuple[Likely, ...]]]:
+    """The foremost words of each of some states, and its most probable successors."""
+    transition_NS, emission_NV = described.rows(states_N)
+    merit_NV = emission_NV
+    if overall_V is not None:
+        merit_NV = torch.special.xlogy(emission_NV, emission_NV / overall_V.clamp_min(1e-30))
+    word_NW = merit_NV.topk(min(words, emission_NV.shape[1])).indices
+    next_prob_NW, next_NW = transition_NS.topk(min(successors, transition_NS.shape[1]))
+    found = (word_NW, emission_NV.gather(1, word_NW), next_NW, next_prob_NW)
+    return [(_likely(*row[:2]), _likely(*row[2:])) for row in zip(*found, strict=True)]
+
+
+def _overall(described: Described, usage_S: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """p(word) in a text whose states are used like this, V."""
+    emissions = ((states_N, described.rows(states_N)[1]) for states_N in parts)
+    return torch.stack([usage_S[states_N].to(rows_NV) @ rows_NV for states_N, rows_NV in emissions]).sum(0)
 
 
 def _likely(ids_N: Tensor, probabilities_N: Tensor) -> tuple[Likely, ...]:
@@ -101,7 +126,7 @@ def stationary(tables: Tables, tolerance: float = 1e-10, limit: int = 10_000) ->
 
 
 @torch.no_grad()
-def explained(model: HMM, ids: IdFile, quiet: bool = False) -> Tensor:
+def explained(model: HMM | BlockedHMM, ids: IdFile, quiet: bool = False) -> Tensor:
     """The expected share of a text's tokens that each state emitted; S, float64.
 
     The posterior of a token knows all tokens before it, and those after it up to the end of its piece of 256.
@@ -113,6 +138,6 @@ def explained(model: HMM, ids: IdFile, quiet: bool = False) -> Tensor:
         for batch in batching.epoch(0):
             found = model.smooth(batch.ids, carry(state, batch.carried, len(batch.ids)), batch.lengths)
             state = found.final_BS
-            count_S += found.posterior_BTS.double().sum((0, 1)).cpu()
+            count_S += found.usage().cpu()
             bar.advance(batch.tokens)
     return count_S / count_S.sum()

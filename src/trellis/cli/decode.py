@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from trellis.cli.lines import Line
     from trellis.models import HMM
+    from trellis.models.blocked import BlockedHMM
 
 EXAMPLE = (
     "Examples:\n\necho 'the cat sat' | trellis decode runs/pydocs-64 --k 3\n\n"
@@ -74,7 +75,7 @@ def run(
 
 
 class _Question(NamedTuple):
-    model: HMM
+    model: HMM | BlockedHMM
     kind: str  # paths, posterior or samples
     number: int
     entropy: bool
@@ -109,7 +110,7 @@ def _ask(ask: _Question, ids_BT: torch.Tensor, evidence: dict[str, Any], lines: 
             yield {"paths": [{"log_prob": p, "states": path} for p, path in pairs]}
     elif ask.kind == "posterior":
         smoothed = ask.model.smooth(ids_BT, **evidence)
-        probability_BT, state_BT = smoothed.posterior_BTS.max(-1)
+        probability_BT, state_BT = smoothed.most_probable()
         impossible_B = (smoothed.log_prob_BT.sum(-1) == -float("inf")).tolist()
         for row, line in enumerate(lines):
             probabilities, states = (x[row, : len(line.ids)].tolist() for x in (probability_BT, state_BT))

@@ -41,16 +41,17 @@ def run(
     """
     from trellis.cli.texts import evaluation_ids, load_model
     from trellis.inspection import explained, inspect_states, stationary
+    from trellis.models.blocked import BlockedHMM
 
     loaded = load_model(model)
     hmm = loaded.answering("tables", "smooth")
-    tables = hmm.tables()
     if corpus:
         ids = evaluation_ids(loaded, corpus, split, data_dir)
         usage_S, source = explained(hmm, ids), f"posterior over {ids.meta.corpus}"
     else:
-        usage_S, source = stationary(tables), "the model's long run"
-    found = inspect_states(tables, usage_S, words=words, distinct=distinct)
+        usage_S, source = stationary(hmm.tables()), "the model's long run"
+    described = hmm if isinstance(hmm, BlockedHMM) else hmm.tables()
+    found = inspect_states(described, usage_S, words=words, distinct=distinct)
     if json:
         print_json(_as_dict(found, states, source, loaded.tokenizer))
     else:

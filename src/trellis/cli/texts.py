@@ -18,6 +18,7 @@ from trellis.config import FILE, DataSettings, load
 from trellis.errors import TrellisError
 from trellis.folders import default_cache, disk_trouble, whole_folder
 from trellis.models import HMM, storage
+from trellis.models.blocked import BlockedHMM
 from trellis.models.model import Model
 from trellis.models.registry import load_model as load_any
 from trellis.progress import Progress, short_number
@@ -43,14 +44,14 @@ class Loaded(NamedTuple):
     model: Model
     tokenizer: Tokenizer
 
-    def answering(self, *questions: str) -> HMM:
+    def answering(self, *questions: str) -> HMM | BlockedHMM:
         """The model, if it is one of those that answer these questions as an HMM does."""
         if not all(hasattr(self.model, question) for question in questions):
             raise TrellisError(
                 f"{self.folder} holds a model of kind {self.model.config.kind}, which cannot say this: give an HMM, or "
                 "ask trellis evaluate or score."
             )
-        return cast(HMM, self.model)
+        return cast(HMM | BlockedHMM, self.model)
 
 
 def load_model(name: str) -> Loaded:

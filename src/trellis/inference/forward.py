@@ -49,6 +49,15 @@ class Smoothed(NamedTuple):
     start_S: Tensor
     transition_SS: Tensor
 
+    def usage(self) -> Tensor:
+        """The expected number of tokens that each state emitted, S, float64."""
+        return self.posterior_BTS.double().sum((0, 1))
+
+    def most_probable(self) -> tuple[Tensor, Tensor]:
+        """The highest posterior at each token and the state that has it, both B×T."""
+        probability_BT, state_BT = self.posterior_BTS.max(-1)
+        return probability_BT, state_BT
+
 
 class _Problem(NamedTuple):
     """The inputs of a pass, sorted longest row first."""

@@ -55,6 +55,16 @@ class Beliefs(NamedTuple):
     states_BTK: Tensor
     final_BS: Tensor
 
+    def usage(self) -> Tensor:
+        """The expected number of tokens that each state emitted, S, float64."""
+        count_S = torch.zeros(self.final_BS.shape[1], dtype=torch.float64, device=self.final_BS.device)
+        return count_S.index_add_(0, self.states_BTK.flatten(), self.belief_BTK.flatten().double())
+
+    def most_probable(self) -> tuple[Tensor, Tensor]:
+        """The highest belief at each token and the state that has it, both B×T."""
+        probability_BT1, place_BT1 = self.belief_BTK.max(-1, keepdim=True)
+        return probability_BT1.squeeze(-1), self.states_BTK.gather(2, place_BT1).squeeze(-1)
+
 
 class _Batch(NamedTuple):
     """A batch made ready: what inference takes, and the states its numbers stand for."""
@@ -251,7 +261,7 @@ class BlockedHMM(Model):
         tokens_BT, states_BT = torch.full((2, batch, length), -1, device=self.device)
         lengths_B = torch.full((batch,), length, device=self.device)
         predicted_BS = self._start(self._everything()).expand(batch, -1) if state is None else self._push(state)
-        lists_VK, emission_VK = self.states_GK[self.group_V], self.log_emission().exp()
+        emission_VK = self.log_emission().exp()
         for t in range(length):
             rows = (lengths_B > t).nonzero().flatten()
             if t > 0:
@@ -259,8 +269,7 @@ class BlockedHMM(Model):
                 drawn = draw(log_rows_NS.exp(), generator)
             else:
                 drawn = draw(predicted_BS[rows], generator)
-            # A state's own column of emissions: the words whose list it is in.
-            token = torch.stack([draw(torch.where(lists_VK == z, emission_VK, 0.0).sum(1), generator) for z in drawn])
+            token = draw(self._emission_rows(emission_VK, drawn), generator)
             states_BT[rows, t], tokens_BT[rows, t] = drawn, token
             if end is not None:
                 lengths_B[rows[token == end]] = t + 1
@@ -283,8 +292,8 @@ class BlockedHMM(Model):
         states, vocab_size = self.config.states, self.config.vocab_size
         if states > LARGEST_DENSE:
             raise TrellisError(
-                f"this question needs all pairs of {states:,} states at once: ask it of a model of "
-                f"{LARGEST_DENSE:,} at most, or leave no token out."
+                f"all pairs of {states:,} states do not fit in memory, and this question needs them: leave no token "
+                "out, or, of trellis inspect, give it a --corpus."
             )
         everything = self._everything()
         emission_VK = self.log_emission().exp()
@@ -300,6 +309,21 @@ class BlockedHMM(Model):
     def tables(self) -> Tables:
         """All three distributions, whole, as those of a dense HMM."""
         return self.dense().tables()
+
+    @torch.no_grad()
+    def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
+        """p(next state | state), N×S, and p(word | state), N×V, of these states; for models too large for `tables`."""
+        return self.transition.log_rows(self.vectors, states_N, self.config.states).exp(), self._emission_rows(
+            self.log_emission().exp(), states_N
+        )
+
+    def _emission_rows(self, emission_VK: Tensor, states_N: Tensor) -> Tensor:
+        """p(word | state) of every word, N×V: of the words whose list the state is in."""
+        if self.config.clusters == "uniform":
+            lists_VK = self.states_GK[self.group_V]
+            return torch.stack([torch.where(lists_VK == z, emission_VK, 0.0).sum(1) for z in states_N])
+        size = self.states_GK.shape[1]
+        return torch.where(self.group_V == states_N[:, None] // size, emission_VK[:, states_N % size].T, 0.0)
 
     def _everything(self) -> Tensor:
         return torch.arange(self.config.states, device=self.device)

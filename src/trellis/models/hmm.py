@@ -35,6 +35,10 @@ class Tables(NamedTuple):
     transition_SS: Tensor
     emission_SV: Tensor
 
+    def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
+        """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+        return self.transition_SS[states_N], self.emission_SV[states_N]
+
 
 class Counts(NamedTuple):
     """Expected counts of a batch: what Baum–Welch normalises. Emissions are V×S, as they are stored."""
