@@ -286,7 +286,7 @@ def test_groups_come_from_the_text_or_from_a_file(text, tmp_path):
     model = BlockedHMM.for_text(BlockedConfig(6, states=8, blocks=4), ids, words, seed=0)
     assert sorted(set(model.group_V.tolist())) == [0, 1, 2, 3]
     path = tmp_path / "paths"
-    path.write_text("".join(f"{bits}\t{word}\t1\n" for bits, word in zip("001010", map(words.token, range(6)), strict=True)))
+    path.write_text("".join(f"{bits}\t{words.token(word)}\t1\n" for word, bits in enumerate("001010")))
     config = BlockedConfig(6, states=8, blocks=2, clusters=str(path))
     assert BlockedHMM.for_text(config, ids, words, seed=0).group_V.tolist() == [0, 0, 1, 0, 1, 0]
     with pytest.raises(TrellisError, match=r"set model\.blocks=2"):
@@ -312,3 +312,16 @@ def test_uniform_subsets_have_their_size_and_no_state_twice():
     assert groups.states_GK.shape == (50, 7)
     assert (groups.states_GK.diff(dim=1) > 0).all()
     assert not torch.equal(groups.states_GK[0], groups.states_GK[1])
+
+
+@pytest.mark.parametrize("transition", ["hierarchical", "flat"])
+def test_batches_of_nothing(transition):
+    model = make(transition=transition).eval()
+    for shape in ((2, 0), (0, 3), (1, 1)):
+        log_prob, state = model.score(torch.zeros(shape, dtype=torch.int64))
+        assert log_prob.shape == shape
+        assert state.shape == (shape[0], STATES)
+    _, before = model.score(random_ids(2, 3, VOCABULARY))
+    _, after = model.score(torch.zeros(2, 0, dtype=torch.int64), before)
+    assert torch.equal(after, before)
+    assert model.sample(2, 9, end=int(model.next_token()[0].argmax())).lengths_B.max() <= 9

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from trellis.models.block_columns import Spans, block_columns, listed_logits, normalise_by_state
 from trellis.models.groups import Groups
-from trellis.models.state_features import States
+from trellis.models.state_features import States, in_lists
 
 
 class BilinearEmission(nn.Module):
@@ -31,7 +31,7 @@ class BilinearEmission(nn.Module):
                 .gather(1, _places(groups, words_N, groups_G, enter_GJ))
             )
         spans, place_N = Spans.of(groups.group_V, groups_G, words_N)
-        emitting_GJR = vectors.emitting(enter_GJ.flatten()).view(*enter_GJ.shape, -1)
+        emitting_GJR = in_lists(vectors.emitting, enter_GJ)
         words_WR, bias_W = self.words.index_select(0, spans.words_W), self.bias.index_select(0, spans.words_W)
         return block_columns(emitting_GJR, words_WR, bias_W, spans).index_select(0, place_N)
 

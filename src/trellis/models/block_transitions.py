@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs, full_precision
-from trellis.models.state_features import States
+from trellis.models.state_features import States, in_lists
 
 
 class Lists(NamedTuple):
@@ -51,8 +51,8 @@ class BilinearTransition(nn.Module):
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
-        leaving_NKR = vectors.leaving(lists.leave_NK.flatten()).view(*lists.leave_NK.shape, -1)
-        entering_GJR = vectors.entering(lists.enter_GJ.flatten()).view(*lists.enter_GJ.shape, -1)
+        leaving_NKR = in_lists(vectors.leaving, lists.leave_NK)
+        entering_GJR = in_lists(vectors.entering, lists.enter_GJ)
         log_block_NKM, shift_NK = self._log_block(leaving_NKR), None
         if log_block_NKM is None:
             everything_SR = vectors.entering(lists.kept_S)
@@ -69,8 +69,8 @@ class BilinearTransition(nn.Module):
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
         """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
         leave, enter = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
-        leaving_NKR = vectors.leaving(lists.leave_NK.flatten()).double().view(*lists.leave_NK.shape, -1)[leave]
-        entering_NJR = vectors.entering(lists.enter_GJ.flatten()).double().view(*lists.enter_GJ.shape, -1)[enter]
+        leaving_NKR = in_lists(vectors.leaving, lists.leave_NK).double()[leave]
+        entering_NJR = in_lists(vectors.entering, lists.enter_GJ).double()[enter]
         logits_NKJ = leaving_NKR @ entering_NJR.transpose(1, 2)
         log_block_NKM = self._log_block(leaving_NKR.to(next(self.parameters(), leaving_NKR)))
         if log_block_NKM is None:
@@ -90,7 +90,9 @@ class BilinearTransition(nn.Module):
         log_block_NKM = self._log_block(leaving_NR.unsqueeze(1))
         if log_block_NKM is None:
             return logits_NS.log_softmax(-1)
-        within_NMK = logits_NS.view(len(states_N), log_block_NKM.shape[-1], -1).log_softmax(-1)
+        within_NMK = logits_NS.view(
+            len(states_N), log_block_NKM.shape[2], states // log_block_NKM.shape[2]
+        ).log_softmax(-1)
         return (within_NMK + log_block_NKM.squeeze(1).unsqueeze(-1)).flatten(1)
 
 
@@ -133,5 +135,14 @@ class ScalarTransition(nn.Module):
         if self.block is None:
             return logits_NS.log_softmax(-1)
         log_block_NM = self.block.index_select(0, states_N).log_softmax(-1)
-        within_NMK = logits_NS.view(len(states_N), log_block_NM.shape[1], -1).log_softmax(-1)
+        within_NMK = logits_NS.view(len(states_N), log_block_NM.shape[1], states // log_block_NM.shape[1]).log_softmax(
+            -1
+        )
         return (within_NMK + log_block_NM.unsqueeze(-1)).flatten(1)
+
+
+def _block_then_state(log_block_NM: Tensor, logits_NS: Tensor) -> Tensor:
+    """log p(block | z) + log p(state | block, z), N×S."""
+    (rows, blocks), states = log_block_NM.shape, logits_NS.shape[1]
+    within_NMK = logits_NS.view(rows, blocks, states // blocks).log_softmax(-1)
+    return (within_NMK + log_block_NM.unsqueeze(-1)).flatten(1)

@@ -264,6 +264,8 @@ class BlockedHMM(Model):
         emission_VK = self.log_emission().exp()
         for t in range(length):
             rows = (lengths_B > t).nonzero().flatten()
+            if len(rows) == 0:
+                break
             if t > 0:
                 log_rows_NS = self.transition.log_rows(self.vectors, states_BT[rows, t - 1], self.config.states)
                 drawn = draw(log_rows_NS.exp(), generator)

@@ -6,6 +6,8 @@ Low-rank (Lee & Berg-Kirkpatrick 2025): a table of vectors for each of the three
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +45,12 @@ class States(nn.Module):
     def start_logits(self, states_N: Tensor) -> Tensor:
         """Logits of starting in these states, N."""
         raise NotImplementedError
+
+
+def in_lists(vectors: Callable[[Tensor], Tensor], lists_NK: Tensor) -> Tensor:
+    """The vectors of lists of states, N×K×R."""
+    vectors_IR = vectors(lists_NK.flatten())
+    return vectors_IR.view(*lists_NK.shape, vectors_IR.shape[1])
 
 
 class ScalarStates(States):
