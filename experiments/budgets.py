@@ -8,6 +8,7 @@ smoke    seconds: laptop's runs with tiny models, for the tests
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from experiments.recipes import HERE, Budget
@@ -47,6 +48,7 @@ TINY: dict[str, dict[str, Any]] = {
 TINY_BLOCKS = {1: 1, 4: 2, 8: 4, 32: 2, 64: 4, 128: 8, 256: 16}  # the words of the smoke text are few
 
 
+@functools.cache
 def shipped(name: str, corpus: str) -> RunConfig:
     """A configuration of configs/, there for the Penn Treebank, on either text."""
     config = load(CONFIGS / f"ptb-{name}.yaml")
@@ -80,6 +82,6 @@ def tiny(config: RunConfig) -> RunConfig:
     if isinstance(config.model, BlockedConfig):
         changes |= {"states": config.model.states // 64, "blocks": TINY_BLOCKS[config.model.blocks]}
     training = dataclasses.replace(
-        config.training, batch_size=4, length=8, epochs=2, validations=2, precision="float32", checkpoint_every=20
+        config.training, batch_size=4, length=8, epochs=1, validations=2, precision="float32", checkpoint_every=20
     )
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **changes), training=training)

@@ -12,9 +12,7 @@ import yaml
 from experiments.recipes import Grid, Recipe, with_rate
 from experiments.running import End, Place, train
 
-HEAD = (
-    "# Found by `python -m experiments run`: validation perplexity after a short run at each rate, and the best rate.\n"
-)
+HEAD = "# Found by `python -m experiments run`: validation perplexity after a short run at each rate, and the best.\n"
 
 
 def settled(recipe: Recipe, place: Place) -> Recipe:

@@ -61,7 +61,9 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str) ->
 def count(model: Model) -> int:
     """Numbers that were learnt; of a model that only counts, the n-grams it keeps."""
     learnt = sum(parameter.numel() for parameter in model.parameters())
-    return learnt or sum(table.numel() for name, table in model.named_buffers() if name.startswith(("unigram", "kept")))
+    # The last entry of a table of n-grams stands for those never seen.
+    grams = sum(table.numel() - 1 for name, table in model.named_buffers() if name.startswith("kept"))
+    return learnt or model.config.vocab_size + grams
 
 
 def commit_of(code: Path, run: Path | None = None) -> str:

@@ -37,13 +37,13 @@ python -m experiments status chiu.table2 --budget smoke
 
 That takes seconds and shows that everything works. `--budget laptop --data-dir DATA` makes the runs of this page, on
 two cores, and `--budget paper` those of the paper with its settings. Finished runs are skipped and interrupted ones go
-on; `--only NAME` makes one run. Each is recorded as it finishes, if the code is committed and was not changed meanwhile:
-give long studies a checkout of their own.
+on; `--only NAME` makes one run. Each is recorded as it finishes, if the code is committed and was not changed
+meanwhile: give long studies a checkout of their own.
 """
 LAPTOP = f"""Budget *laptop*: hierarchical transitions unless it says flat; embeddings start at 1/√width; 32 streams of
 64 tokens a batch; AdamW at 0.01, or a rate of `experiments/rates.yaml`, with cosine decay. Everything but Table 1 is a
-sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and 4 are at 2^13 states where the paper has
-2^14. Baselines are trained as in `configs/`. A batch of the paper is 16 × 32 tokens, on an RTX 2080.
+sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and 4 are at 2^13 states where the paper
+has 2^14. Baselines are trained as in `configs/`. A batch of the paper is 16 × 32 tokens, on an RTX 2080.
 """
 PAPER = "Budget *paper*: the published settings."
 TITLES = {

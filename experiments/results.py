@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class Results:
         return None if found is None else value(found, what)
 
 
+@functools.cache
 def names(study: str, budget: Budget) -> dict[str, Recipe]:
     """A study's recipes by label."""
     return {recipe.label: recipe for recipe in studies()[study](budget)}

@@ -38,6 +38,8 @@ def uniform_subsets(vocab_size: int, states: int, size: int, seed: int) -> Group
 def clusters_of(source: str, blocks: int, text: IdFile, tokenizer: Tokenizer, unclustered: str | None) -> Tensor:
     """The block of each word, from Brown clusters of the text or from a file of them."""
     if source == "brown":
+        if blocks == 1:  # every word in every state: there is nothing to cluster
+            return torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
         if blocks > tokenizer.vocab_size:
             raise TrellisError(
                 f"{blocks:,} blocks are more than the vocabulary's {tokenizer.vocab_size:,} types: lower model.blocks."

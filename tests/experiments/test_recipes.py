@@ -1,0 +1,148 @@
+"""Recipes are complete, fit their text, and say at the paper's budget what the paper says."""
+
+import dataclasses
+import math
+
+import pytest
+
+from experiments import chiu
+from experiments.budgets import CONFIGS, SWEEP_EPOCHS
+from experiments.recipes import BUDGETS, budget_of, chosen, settings_of, studies, study, unlike, with_rate
+from experiments.record import count
+from trellis import TrellisError
+from trellis.config import load, save
+from trellis.models.registry import model_class
+
+WORDS = {"ptb": 10_000, "wikitext-2": 33_278}
+SMOKE_WORDS = 37
+
+
+def recipes(budget):
+    return [recipe for one in studies().values() for recipe in one(budget)]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_config_is_complete_and_can_be_read_again(budget, tmp_path):
+    for recipe in recipes(budget):
+        for config in [recipe.config, *([recipe.grid.config] if recipe.grid else [])]:
+            save(config, tmp_path / "config.yaml")
+            assert settings_of(load(tmp_path / "config.yaml")) == settings_of(config)
+            words = SMOKE_WORDS if budget == "smoke" else WORDS[config.data.corpus]
+            assert config.with_vocabulary(words).vocab_size == words  # more blocks than words would be refused
+            assert config.training.batching == "streams"
+            assert config.out is None
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_name_is_one_configuration_and_a_label_one_row(budget):
+    configs = {}
+    for recipe in recipes(budget):
+        assert configs.setdefault(recipe.name, recipe.config) == recipe.config
+    assert len({str(settings_of(config)) for config in configs.values()}) == len(configs)
+    for name, one in studies().items():
+        labels = [recipe.label for recipe in one(budget)]
+        assert len(set(labels)) == len(labels), name
+
+
+def row(study_, budget, label):
+    (found,) = [recipe.config for recipe in study_(budget) if recipe.label == label]
+    return found
+
+
+def test_the_papers_budget_has_the_published_settings():
+    for text, corpus, rate in (("PTB", "ptb", 0.01), ("WikiText-2", "wikitext-2", 0.001)):
+        large = row(chiu.table1, "paper", f"{text}, VL-HMM 2^15")
+        assert large.data.corpus == corpus
+        model, training = large.model, large.training
+        assert (model.states, model.blocks, model.width, model.dropout) == (2**15, 128, 256, 0.5)
+        assert (model.transition, model.start_scale, model.clusters) == ("flat", 1.0, "brown")
+        assert (training.batch_size, training.length, training.epochs) == (16, 32, 50)
+        assert (training.lr, training.betas, training.clip, training.weight_decay) == (rate, (0.9, 0.999), 5, 0)
+        assert (training.schedule, training.patience, training.factor) == ("plateau", 8, 0.25)
+        assert (training.validations, training.warmup) == (4, 0)
+        lstm = row(chiu.table1, "paper", f"{text}, 2x256 LSTM")
+        assert (lstm.training.batch_size, lstm.training.length, lstm.training.lr) == (16, 32, 0.001)
+        assert (lstm.model.width, lstm.model.layers, lstm.model.dropout, lstm.training.epochs) == (256, 2, 0.3, 50)
+        forward = row(chiu.table1, "paper", f"{text}, 256 FF 5-gram")
+        assert (forward.training.batch_size, forward.training.length, forward.training.epochs) == (128, 64, 100)
+        assert (forward.training.lr, forward.model.dropout, forward.model.order) == (0.001, 0.3, 5)
+
+
+def test_the_papers_sweeps_are_the_published_ones():
+    assert [r.config.model.states for r in chiu.figure3("paper")] == [2**power for power in range(10, 17)]
+    assert [r.config.model.states for r in chiu.table2("paper")] == [2**14] * 3
+    assert {r.config.training.lr for r in (*chiu.figure3("paper"), *chiu.table2("paper"))} == {0.01}
+    shapes = [(r.config.model.clusters, r.config.model.states, r.config.model.blocks) for r in chiu.table3("paper")]
+    assert shapes == [
+        *(("brown", 2**14, blocks) for blocks in (32, 64, 128, 256)),
+        *(("brown", 2**10, blocks) for blocks in (1, 4, 8)),
+        *(("uniform", 2**13, 64), ("brown", 2**13, 64), ("uniform", 2**14, 128), ("brown", 2**14, 128)),
+    ]
+    assert row(chiu.table2, "paper", "- neural param").model.parameters == "scalar"
+    assert row(chiu.table2, "paper", "- state dropout").model.dropout == 0
+    assert row(chiu.table4, "paper", "+ block emb").model.embeddings == "factored"
+
+
+# Millions, to the digit the paper prints. Its HMM+RNN is another (10M), its feed-forward model has 0.1M more.
+@pytest.mark.parametrize(
+    ("study_", "label", "words", "millions"),
+    [
+        ("chiu.table1", "PTB, VL-HMM 2^15", 10_000, 11.4),
+        ("chiu.table1", "WikiText-2, VL-HMM 2^15", 33_278, 17.3),
+        ("chiu.table1", "PTB, 2x256 LSTM", 10_000, 3.6),
+        ("chiu.table1", "WikiText-2, 2x256 LSTM", 33_278, 9.6),
+        ("chiu.table1", "WikiText-2, 256 FF 5-gram", 33_278, 8.8),
+        ("chiu.table2", "VL-HMM", 10_000, 7.2),
+        ("chiu.table4", "+ block emb", 10_000, 5.6),
+    ],
+)
+def test_parameters_are_as_many_as_published(study_, label, words, millions):
+    shape = row(study(study_), "paper", label).with_vocabulary(words)
+    assert round(count(model_class(shape.kind)(shape, seed=0)) / 1e6, 1) == millions
+
+
+def test_a_laptops_sweep_has_one_schedule():
+    points = [r for one in (chiu.figure3, chiu.table2, chiu.table3, chiu.figure4) for r in one("laptop")]
+    assert {dataclasses.replace(r.config.training, lr=1) for r in points} == {
+        dataclasses.replace(points[0].config.training, lr=1)
+    }
+    training = points[0].config.training
+    assert (training.batch_size, training.length, training.epochs) == (32, 64, SWEEP_EPOCHS)
+    assert (training.schedule, training.lr) == ("cosine", 0.01)
+    flat = {r.label for r in points if r.config.model.transition == "flat"}
+    assert flat == {
+        *(f"flat, 2^{power}" for power in range(10, 14)),
+        *(f"{kind}, 2^{power}, k=128" for kind in ("Brown", "Uniform") for power in (13, 14)),
+    }
+
+
+def test_a_laptops_models_are_those_of_the_shipped_configs():
+    large = row(chiu.table1, "laptop", "PTB, VL-HMM 2^15")
+    assert settings_of(large) == settings_of(load(CONFIGS / "ptb-blocked.yaml"))
+    assert (large.model.states, large.model.transition) == (2**15, "hierarchical")
+
+
+def test_grids_hold_the_rate_that_the_recipe_starts_from_open():
+    grids = [recipe for recipe in recipes("laptop") if recipe.grid]
+    assert {recipe.grid.name for recipe in grids} == {"ptb-scalar-blocks", "wikitext-2-vl-hmm"}
+    for recipe in grids:
+        assert len(set(recipe.grid.rates)) > 1
+        assert recipe.grid.config.training.epochs < recipe.config.training.epochs
+        assert with_rate(recipe.config, 7.0).training == dataclasses.replace(recipe.config.training, lr=7.0)
+
+
+def test_unknown_names_are_refused_with_the_nearest():
+    with pytest.raises(TrellisError, match=r"did you mean 'chiu.table1'"):
+        study("chiu.tabel1")
+    with pytest.raises(TrellisError, match="did you mean 'laptop'"):
+        budget_of("lapdog")
+    with pytest.raises(TrellisError, match="did you mean 'ptb-lstm'"):
+        chosen(chiu.table1("laptop"), "ptb-lstn")
+    assert [recipe.name for recipe in chosen(chiu.table1("laptop"), "ptb-lstm")] == ["ptb-lstm"]
+
+
+def test_a_recorded_run_is_compared_setting_by_setting():
+    wanted = {"model": {"states": 8, "new": math.pi}, "seed": 0}
+    assert unlike({"model": {"states": 8}, "seed": 0}, wanted) == []
+    assert unlike({"model": {"states": 4}, "seed": 0}, wanted) == ["model.states=4 and not 8"]
+    assert unlike({"model": {"gone": 1}}, wanted) == ["model.gone=1 and not None"]
