@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from trellis import kernels
 from trellis.errors import TrellisError
 from trellis.inference.transitions import Paired, Shared
 
@@ -118,6 +119,9 @@ def walk(
     ends with.
     """
     torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
+    if isinstance(transition, Shared) and kernels.usable(first_BS, transition.matrix_SS, evidence.likelihood_NS):
+        found = kernels.walk(first_BS, transition.matrix_SS, *evidence, rows.running, before_BS, bf16=kernels.in_bf16())
+        return Walk(rows, transition, evidence, *found)
     time, batch = evidence.index_TB.shape
     belief_TBS = first_BS.new_empty(time, *first_BS.shape)
     scale_TB, log_prob_TB = first_BS.new_ones(time, batch), first_BS.new_zeros(time, batch)
@@ -144,8 +148,14 @@ def walk_back(
     u_t / c_t, the chain rule gives ∂L/∂u_t = (w_t + g − ⟨g, belief_t⟩) / c_t. For w = 1 the numerator is the usual
     β_t and the first result the posterior.
     """
-    posterior_TBS, message_TBS = torch.empty_like(done.belief_TBS), torch.empty_like(done.belief_TBS)
     grad_final_BS = torch.zeros_like(done.final_BS) if grad_final_BS is None else grad_final_BS
+    transition = done.transition
+    if isinstance(transition, Shared) and kernels.usable(transition.matrix_SS, done.belief_TBS, grad_log_prob_TB):
+        return kernels.walk_back(
+            transition.matrix_SS, done.evidence.likelihood_NS, done.evidence.index_TB, done.rows.running,
+            done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS, bf16=kernels.in_bf16(),
+        )  # fmt: skip
+    posterior_TBS, message_TBS = torch.empty_like(done.belief_TBS), torch.empty_like(done.belief_TBS)
     inverse_scale_TB = torch.where(done.scale_TB < UNDERFLOW, 0.0, 1.0 / done.scale_TB)
     ends = done.rows.ends()
     gradient = grad_final_BS[:0]
@@ -163,5 +173,5 @@ def walk_back(
         posterior_TBS[t, running:] = 0.0
         message_TBS[t, running:] = 0.0
         if t:
-            gradient = done.transition.pull(message, t)
+            gradient = transition.pull(message, t)
     return posterior_TBS, message_TBS

@@ -21,11 +21,11 @@ class Shared(NamedTuple):
 
     def push(self, belief_BS: Tensor, step: int) -> Tensor:
         """The belief one step on: before the token of `step` is seen."""
-        return belief_BS @ self.matrix_SS
+        return (belief_BS @ self.matrix_SS).to(belief_BS)  # whose precision is not that of a product
 
     def pull(self, message_BS: Tensor, step: int) -> Tensor:
         """The transpose: from a gradient by what `push` gave to one by what it took."""
-        return message_BS @ self.matrix_SS.T
+        return (message_BS @ self.matrix_SS.T).to(message_BS)
 
     def into(self, step: int, rows: Tensor) -> Tensor:
         """The matrix [to, from] of the rows' step, to broadcast over rows."""
@@ -37,6 +37,8 @@ class Shared(NamedTuple):
 
     def gradient(self, belief_TBS: Tensor, message_TBS: Tensor) -> Tensor:
         """Gradient by the matrix, from beliefs before each step and messages after it."""
+        if kernels.usable(self.matrix_SS, belief_TBS, message_TBS):
+            return kernels.counts(belief_TBS.flatten(0, 1), message_TBS.flatten(0, 1), bf16=kernels.in_bf16())
         # a product of half precision is counted in full
         return (belief_TBS.flatten(0, 1).T @ message_TBS.flatten(0, 1)).to(self.matrix_SS)
 

@@ -79,11 +79,16 @@ def usable(*tensors: Tensor) -> bool:
     """Whether the native kernels can take these: float32 on the processor. If there are none, that is said once."""
     loaded = _loaded()
     if loaded.level is None:
-        if not loaded.told and os.environ.get(VARIABLE) != "off":
+        if loaded.library is None and not loaded.told and os.environ.get(VARIABLE) != "off":
             logging.getLogger("trellis").warning("PyTorch does all the work: %s", loaded.reason)
         loaded.told = True
         return False
     return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+
+
+def in_bf16() -> bool:
+    """Whether autocast asks for products in bf16 here."""
+    return torch.is_autocast_enabled("cpu")
 
 
 @contextmanager

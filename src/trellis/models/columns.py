@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trellis import kernels
+
 SLICE = 1024  # words at a time; 1024 × 512 states of float32 are 2 MB
 
 
@@ -66,4 +68,8 @@ def scalar_columns(logits_VS: Tensor, ids_N: Tensor) -> Tensor:
 
 def low_rank_columns(words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
     """The same for logits = words · statesᵀ, of which the whole never exists."""
+    if kernels.usable(words_VR, states_SR):
+        log_total_S = kernels.log_totals(states_SR, words_VR, bf16=kernels.in_bf16())
+        with torch.autocast("cpu", enabled=False):
+            return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
     return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -127,8 +127,7 @@ def bilinear_pairs(
     With no shift, a row is the softmax over the list entered, times the row's scale: the probability of entering that
     list at all. With a shift, the log of a row's total over everything, it is exp(logit − shift) times the scale.
     """
-    bf16 = torch.is_autocast_enabled("cpu")  # of the products alone, and only where kernels take them
-    return _BilinearPairs.apply(leaving_NKR, entering_GJR, scale_PK, shift_NK, pairs, bf16)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    return _BilinearPairs.apply(leaving_NKR, entering_GJR, scale_PK, shift_NK, pairs, kernels.in_bf16())  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
 
 
 class _BilinearLogTotal(torch.autograd.Function):
@@ -159,4 +158,6 @@ class _BilinearLogTotal(torch.autograd.Function):
 
 def bilinear_log_total(left_NR: Tensor, right_SR: Tensor) -> Tensor:
     """log Σ_j exp(left · right_j) of each row of `left_NR`, N; N × S logits never exist at once."""
+    if kernels.usable(left_NR, right_SR):
+        return kernels.log_totals(left_NR, right_SR, bf16=kernels.in_bf16())
     return _BilinearLogTotal.apply(left_NR, right_SR)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -30,8 +30,7 @@ class TiedWords(nn.Module):
         """
         if kernels.usable(hidden_NR, self.vectors):
             logit_N = (hidden_NR * self.read(ids_N)).sum(1) + self.bias[ids_N]
-            bf16 = torch.is_autocast_enabled("cpu")
-            return logit_N - kernels.log_totals(hidden_NR, self.vectors, self.bias, bf16=bf16)
+            return logit_N - kernels.log_totals(hidden_NR, self.vectors, self.bias, bf16=kernels.in_bf16())
         pieces = zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
         return torch.cat([-functional.cross_entropy(self.logits(part), ids, reduction="none") for part, ids in pieces])
 
