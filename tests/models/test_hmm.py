@@ -236,3 +236,16 @@ def test_every_question_has_an_answer_for_no_tokens():
     assert model.viterbi(nothing_BT).log_prob_B.tolist() == [0.0, 0.0]
     assert model.entropy(nothing_BT).tolist() == [0.0, 0.0]
     assert model.sample_posterior(nothing_BT, 4).shape == (2, 4, 0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=named)
+def test_products_in_bf16_leave_everything_else_in_float32(config):
+    model, ids = make(config).float(), random_ids(3, 8, config.vocab_size)
+    exact, state = model.score(ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        near, _ = model.score(ids, state.detach())
+        near.sum().backward()
+    exact, _ = model.score(ids, state.detach())
+    assert near.dtype == torch.float32
+    assert (near - exact).abs().max() < 0.1
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters() if parameter.grad is not None)

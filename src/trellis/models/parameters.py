@@ -69,8 +69,8 @@ class LowRank(nn.Module):
         self.left, self.right = left, right
 
     def logits(self) -> Tensor:
-        """left · rightᵀ."""
-        return self.left @ self.right.T
+        """left · rightᵀ, in the tables' own precision: it is theirs even where products are not."""
+        return (self.left @ self.right.T).to(self.left)
 
     def columns(self, ids_N: Tensor) -> Tensor:
         """log p(word | state) of these words, N×S; for words on the left and states on the right."""
