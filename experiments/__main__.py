@@ -15,7 +15,7 @@ from experiments import rates, smoke
 from experiments.recipes import HERE, Recipe, budget_of, chosen, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
 from experiments.report import report
-from experiments.running import Place, default_place, state_of, train
+from experiments.running import Place, check_code, default_place, state_of, train
 from trellis import TrellisError
 from trellis.cli.terminal import DataDir, say
 from trellis.config import load
@@ -67,13 +67,15 @@ def _finish(recipe: Recipe, name: str, place: Place) -> bool:
     say(f"{recipe.name}: {state}{', skipped' if state == 'recorded' else ''}")
     if state == "recorded":
         return True
-    if not _went_well(recipe.name, train(recipe.name, recipe.config, place)):
-        return False
     command = f"python -m experiments run {name} --budget {place.budget} --only {recipe.name}"
     try:
+        if place.budget != "smoke":
+            check_code(recipe.name, commit_of(ROOT), place)
+        if not _went_well(recipe.name, train(recipe.name, recipe.config, place)):
+            return False
         _record_run(place.runs / recipe.name, recipe.name, place, command)
     except TrellisError as error:
-        say(f"{recipe.name}: not recorded: {error}")
+        say(f"{recipe.name}: not recorded, {error}")
         return False
     return True
 

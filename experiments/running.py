@@ -91,6 +91,18 @@ def train(name: str, config: RunConfig, place: Place) -> End:
         return "stopped" if code in (STOPPED, -signal.SIGTERM, -signal.SIGINT, 130) else "failed"
 
 
+def check_code(name: str, commit: str, place: Place) -> None:
+    """Note the commit that a run begins with, and refuse to go on with another: nobody could repeat that."""
+    note = place.runs / f"{name}.commit"
+    if checkpoints.begun(place.runs / name) and note.exists() and note.read_text() != commit:
+        raise TrellisError(
+            f"it began with commit {note.read_text()} and the code is now {commit}: go on in a checkout of the former, "
+            f"or delete {place.runs / name}."
+        )
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(commit)
+
+
 def _check_same(folder: Path, config: RunConfig) -> None:
     for difference in unlike(settings_of(load(folder / "config.yaml")), settings_of(config)):
         raise TrellisError(f"{folder} holds another run, with {difference}: move it away or choose another --runs.")

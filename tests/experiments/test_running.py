@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from experiments.__main__ import app
 from experiments.chiu import table2
 from experiments.report import HEAD
-from experiments.running import _lock, default_place, state_of, train
+from experiments.running import _lock, check_code, default_place, state_of, train
 from experiments.smoke import write_texts
 from trellis import TrellisError
 
@@ -144,6 +144,10 @@ def test_an_interrupted_run_stops_with_a_checkpoint_and_goes_on(tmp_path):
     seen = metrics.read_text().count('"loss"')
     assert 5 <= seen < 280
 
+    check_code(recipe.name, "one", place)
+    check_code(recipe.name, "one", place)
+    with pytest.raises(TrellisError, match="began with commit one and the code is now two"):
+        check_code(recipe.name, "two", place)
     with _lock(tmp_path / recipe.name):
         assert train(recipe.name, recipe.config, place) == "busy"
     assert train(recipe.name, recipe.config, place) == "finished"
