@@ -27,7 +27,7 @@ inline float* clear(float* data, int64_t floats) {
 }
 
 // A few vectors of columns go down the rows together, so that their exponentials overlap.
-constexpr int TOGETHER = 2;
+constexpr int TOGETHER = W == 16 ? 4 : 2;
 
 // From logits (J×K, rows `ldl` apart) to probabilities (rows K apart).
 inline void probabilities(float* logits, int64_t ldl, int64_t J, int64_t K, const float* scale, const float* shift,
@@ -86,12 +86,17 @@ void pair_forward_as(const PairCall& call) {
     });
 }
 
-// Σ_j into · grad for every from-state.
+// Σ_j into · grad for every from-state. Row by row, as the matrices lie: they come from memory here.
 inline void sum_rows(const float* into, const float* grad, int64_t J, int64_t K, float* sums) {
-    for (int64_t i = 0; i < K; i += W) {
-        V sum = {};
-        for (int64_t j = 0; j < J; ++j) sum += load_part(into + j * K + i, K - i) * load_part(grad + j * K + i, K - i);
-        store_part(sums + i, sum, K - i);
+    constexpr int wide = 8;
+    for (int64_t i = 0; i < K; i += wide * W) {
+        V sum[wide] = {};
+        for (int64_t j = 0; j < J; ++j)
+            for (int n = 0; n < wide; ++n) {
+                const int64_t at = i + n * W;
+                if (at < K) sum[n] += load_part(into + j * K + at, K - at) * load_part(grad + j * K + at, K - at);
+            }
+        for (int n = 0; n < wide; ++n) store_part(sums + i + n * W, sum[n], K - i - n * W);
     }
 }
 
@@ -110,10 +115,11 @@ inline V difference_at(const PairCall& call, int64_t p, int64_t j, int64_t i, V 
 // D as rows of to-states, and its transpose, rows of from-states.
 template <class Kind>
 void difference(const PairCall& call, int64_t p, float* out, int64_t length) {
-    for (int64_t i = 0; i < call.K; i += W) {
-        const V shared = shared_part(call, p, i);
-        for (int64_t j = 0; j < call.J; ++j) store_units<Kind>(out + j * length, i, difference_at(call, p, j, i, shared));
-    }
+    float* shared = own_scratch(LOGITS, up(call.K, W));
+    for (int64_t i = 0; i < call.K; i += W) store(shared + i, shared_part(call, p, i));
+    for (int64_t j = 0; j < call.J; ++j)
+        for (int64_t i = 0; i < call.K; i += W)
+            store_units<Kind>(out + j * length, i, difference_at(call, p, j, i, load(shared + i)));
 }
 template <class Kind>
 void difference_transposed(const PairCall& call, int64_t p, float* out, int64_t length) {

@@ -28,20 +28,21 @@ inline V lane_sums(V (&x)[W]) {
     return x[0];
 }
 
+inline V product_sum(const float* x, const float* y, int64_t n) {
+    V sum[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * W <= n; i += 4 * W)
+        for (int k = 0; k < 4; ++k) sum[k] += load(x + i + k * W) * load(y + i + k * W);
+    for (; i < n; i += W) sum[0] += load_part(x + i, n - i) * load_part(y + i, n - i);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 void push(const PushCall& call) {
     const int64_t J = call.J, K = call.K;
     each_row(call, [&](const float* into, const float* belief, float* message) {
         for (int64_t j = 0; j < J; j += W) {
             V sum[W] = {};
-            const int64_t whole = J - j < W ? 0 : K / W * W;
-            for (int64_t i = 0; i < whole; i += W) {
-                const V x = load(belief + i);
-#pragma GCC unroll 16
-                for (int n = 0; n < W; ++n) sum[n] += load(into + (j + n) * K + i) * x;
-            }
-            for (int64_t i = whole; i < K; i += W)
-                for (int n = 0; n < least(W, J - j); ++n)
-                    sum[n] += load_part(into + (j + n) * K + i, K - i) * load_part(belief + i, K - i);
+            for (int n = 0; n < least(W, J - j); ++n) sum[n] = product_sum(into + (j + n) * K, belief, K);
             store_part(message + j, lane_sums(sum), J - j);
         }
     });
@@ -69,36 +70,33 @@ void pull(const PushCall& call) {
     });
 }
 
-// The sum over a pair's rows for `high` to-states from j on and one or two vectors of from-states from i on.
+// The sum over a pair's rows for `high` to-states from j on and a stretch of from-states from i on: written in order.
+constexpr int STRETCH = W == 16 ? 8 : 4;
+
 template <int high>
 void outer_block(const PushCall& call, int64_t p, int64_t j, int64_t i) {
-    V sum[high][2] = {};
+    V sum[high][STRETCH] = {};
     const int64_t left = call.K - i;
     for (int64_t at = call.start[p]; at < call.start[p + 1]; ++at) {
         const float* belief = call.belief + call.order[at] * call.K + i;
         const float* message = call.message + call.order[at] * call.J + j;
-        const V x = load_part(belief, left), y = load_part(belief + W, left - W);
 #pragma GCC unroll 8
-        for (int n = 0; n < high; ++n) {
-            const V m = splat(message[n]);
-            sum[n][0] += m * x, sum[n][1] += m * y;
+        for (int k = 0; k < STRETCH; ++k) {
+            const V x = load_part(belief + k * W, left - k * W);
+#pragma GCC unroll 2
+            for (int n = 0; n < high; ++n) sum[n][k] += splat(message[n]) * x;
         }
     }
-    for (int n = 0; n < high; ++n) {
-        float* out = call.grad_into + (p * call.J + j + n) * call.K + i;
-        store_part(out, sum[n][0], left), store_part(out + W, sum[n][1], left - W);
-    }
+    for (int n = 0; n < high; ++n)
+        for (int k = 0; k < STRETCH; ++k)
+            store_part(call.grad_into + (p * call.J + j + n) * call.K + i + k * W, sum[n][k], left - k * W);
 }
 
 void outer(const PushCall& call) {
-    constexpr int high = W == 16 ? 8 : 4;
     parallel(call.P, call.threads, [&](int64_t p) {
-        for (int64_t j = 0; j < call.J;) {
-            const bool full = call.J - j >= high;
-            for (int64_t i = 0; i < call.K; i += 2 * W)
-                full ? outer_block<high>(call, p, j, i) : outer_block<1>(call, p, j, i);
-            j += full ? high : 1;
-        }
+        for (int64_t j = 0; j < call.J; j += 2)
+            for (int64_t i = 0; i < call.K; i += STRETCH * W)
+                j + 1 < call.J ? outer_block<2>(call, p, j, i) : outer_block<1>(call, p, j, i);
     });
 }
 

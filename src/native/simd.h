@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512BF16__) || defined(TRELLIS_AMX)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -47,15 +47,27 @@ inline void store_part(float* p, V x, int64_t n) {
         std::memcpy(p, &x, n * sizeof(float));
 }
 
+// The larger and the smaller of two, the second if either is NaN; and x · 2^n for whole n. AVX-512 has an instruction
+// for each, which the compiler does not find by itself.
+#if defined(__AVX512F__)
+inline V larger(V a, V b) { return (V)_mm512_max_ps((__m512)a, (__m512)b); }
+inline V smaller(V a, V b) { return (V)_mm512_min_ps((__m512)a, (__m512)b); }
+inline V times_power(V x, V n) { return (V)_mm512_scalef_ps((__m512)x, (__m512)n); }
+#else
 inline V larger(V a, V b) { return a > b ? a : b; }
+inline V smaller(V a, V b) { return a < b ? a : b; }
+inline V times_power(V x, V n) {  // written into the exponent in two halves, since n alone may exceed it
+    I whole = __builtin_convertvector(n, I), half = whole >> 1;
+    return x * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
+}
+#endif
 
 // e^x within 2 ulp; beyond the range of float32 it is 0 or infinite, and NaN stays NaN.
 //
 // x = n ln 2 + r with |r| ≤ ln 2 / 2; e^r = 1 + r + r² q(r) with the q of degree 4 whose largest relative error,
-// 3e-9, is least; and 2^n is written into the exponent in two halves, since n alone may exceed it.
+// 3e-9, is least.
 inline V exponential(V x) {
-    x = x < -104.0f ? splat(-104.0f) : x;
-    x = x > 89.0f ? splat(89.0f) : x;
+    x = smaller(splat(89.0f), larger(splat(-104.0f), x));
     const V magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to whole numbers
     V n = (x * 1.44269504f + magic) - magic;
     V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -64,12 +76,8 @@ inline V exponential(V x) {
     q = q * r + 4.16683907835e-2f;
     q = q * r + 1.66665203990e-1f;
     q = q * r + 4.99999934321e-1f;
-    V e = (q * (r * r) + r) + 1.0f;
-    I whole = __builtin_convertvector(n, I), half = whole >> 1;
-    return e * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
+    return times_power((q * (r * r) + r) + 1.0f, n);
 }
-
-// ln x of a positive number is the standard library's: it is taken once a row.
 
 template <int... lane>
 struct Lanes {};
