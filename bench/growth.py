@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from bench.contenders import TRELLIS
+from bench.contenders import TRELLIS, Entry, Task
 from bench.problem import Problem
 from bench.quiet import Patience
 from bench.race import until_quiet
@@ -23,18 +23,25 @@ QUICK_CENTRE = Problem(states=32, words=200, batch=4, length=8, rank=8)
 QUICK_AXES: Mapping[str, tuple[int, ...]] = {"states": (16, 32)}
 
 
+class SizedTask(Task, Protocol):
+    """A task that knows its size."""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the batch holds."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A training step at one size."""
 
-    problem: Problem
+    problem: SizedTask
     samples: tuple[Sample, ...]
     failure: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Size, speed and memory, beside what holding batch × time × states² floats would take."""
-        size = self.problem
-        known = {**asdict(size), "square_bytes": 4 * size.tokens * size.states**2, "failure": self.failure}
+        """Size, speed and memory."""
+        known = {**self.problem.described(), "failure": self.failure}
         if not self.samples:
             return known
         best = min(sample.seconds for sample in self.samples)
@@ -42,15 +49,15 @@ class Point:
             **known,
             "seconds": [sample.seconds for sample in self.samples],
             "undisturbed": sum(not sample.disturbed for sample in self.samples),
-            "tokens_per_second": size.tokens / best,
+            "tokens_per_second": self.problem.tokens / best,
             "peak_bytes": max(sample.peak_bytes for sample in self.samples),
         }
 
 
-def measure(problem: Problem, repeats: int, limit: float, patience: Patience) -> Point:
+def measure(problem: SizedTask, repeats: int, limit: float, patience: Patience, entry: Entry = TRELLIS) -> Point:
     """Steps at one size in a fresh process; the first, which faults in memory, does not count."""
     try:
-        with Worker(TRELLIS, problem, limit) as worker:
+        with Worker(entry, problem, limit) as worker:
             worker.call("step")
             patience.wait()
             return Point(problem, tuple(until_quiet(worker, "step", repeats)))

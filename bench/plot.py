@@ -1,7 +1,9 @@
-"""The picture: contenders side by side, and Trellis's growth along each axis."""
+"""The picture: contenders side by side, Trellis's growth along each axis, blocked models, and native kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,55 @@ def _growth(axes: Axes, axis: str, points: list[dict[str, Any]]) -> None:
     memory.legend(fontsize=6)
 
 
+def _blocked(axes: Axes, points: list[dict[str, Any]]) -> None:
+    """Tokens a second by states, a line a transition and batch."""
+    lines: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for point in points:
+        if "tokens_per_second" in point:
+            lines.setdefault((point["transition"], point["batch"], point["length"]), []).append(point)
+    for (transition, batch, length), line in lines.items():
+        style = {"hierarchical": "o-", "flat": "s--"}[transition]
+        colour = STEP if transition == "hierarchical" else SQUARE
+        sizes, rates = [point["states"] for point in line], [point["tokens_per_second"] for point in line]
+        shade = 1.0 if batch == max(key[1] for key in lines) else 0.5
+        axes.plot(sizes, rates, style, color=colour, alpha=shade, label=f"{transition}, {batch} × {length}")
+    axes.set(xscale="log", yscale="log", xlabel="states in blocks", ylabel="tokens a second")
+    axes.set_title("training blocked models")
+    axes.legend(fontsize=6)
+
+
+def _kernels(axes: Axes, match: dict[str, Any]) -> None:
+    """Tokens a second of training, native kernels beside PyTorch."""
+    laps = match["contenders"][::-1]
+    rates = [lap["step"].get("tokens_per_second", 0.0) for lap in laps]
+    colours = [STEP if lap.get("path") == "native" else EVALUATION for lap in laps]
+    axes.barh(range(len(laps)), rates, 0.7, color=colours)
+    axes.set_yticks(range(len(laps)), [lap["contender"] for lap in laps])
+    axes.set_xlabel("tokens a second, training")
+    size = match["problem"]
+    where = f"in {size['blocks']} blocks" if "blocks" in size else f"× {size['words']:,} words"
+    axes.set_title(f"{size['states']:,} states {where}")
+
+
+def _drawings(results: dict[str, Any]) -> list[list[Callable[[Axes], None]]]:
+    """What goes into each row of the picture, left to right."""
+    blocked, kernels = results.get("blocked"), results.get("kernels")
+    lowest: list[Callable[[Axes], None]] = [partial(_blocked, points=blocked["points"])] if blocked else []
+    lowest += [partial(_kernels, match=match) for match in (kernels or {}).get("matches", [])]
+    rows: list[list[Callable[[Axes], None]]] = [
+        [partial(_bars, race=race) for race in results["races"]],
+        [partial(_growth, axis=axis, points=points) for axis, points in results["growth"].items()],
+        lowest,
+    ]
+    return [row for row in rows if row]
+
+
 def plot(results: dict[str, Any], path: Path) -> None:
     """Draw everything into one file."""
-    races, grown = results["races"], results["growth"]
-    columns = max(len(races), len(grown), 1)
+    rows = _drawings(results)
     with mpl.rc_context({"font.size": 8, "svg.hashsalt": "bench"}):  # a fixed salt: redrawing changes nothing
-        figure = Figure(figsize=(4 * columns, 6.5), layout="constrained")
-        upper, lower = figure.subfigures(2, 1)
-        for axes, race in zip(upper.subplots(1, len(races), squeeze=False)[0], races, strict=True):
-            _bars(axes, race)
-        if grown:
-            cells = lower.subplots(1, len(grown), squeeze=False)[0]
-            for axes, (axis, points) in zip(cells, grown.items(), strict=True):
-                _growth(axes, axis, points)
+        figure = Figure(figsize=(4 * max(map(len, rows)), 3.25 * len(rows)), layout="constrained")
+        for strip, row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
+            for axes, draw in zip(strip.subplots(1, len(row), squeeze=False)[0], row, strict=True):
+                draw(axes)
         figure.savefig(path, metadata={"Date": None})

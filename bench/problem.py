@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,14 @@ class Problem:
     def tokens(self) -> int:
         """How many tokens the whole batch holds."""
         return self.batch * self.length
+
+    def toy(self) -> Problem:
+        """The smallest of its kind: what libraries do with it, they will not have to do again."""
+        return Problem(states=4, words=8, batch=2, length=3, rank=2)
+
+    def described(self) -> dict[str, Any]:
+        """The size for results, beside what holding batch × time × states² floats would take."""
+        return {**asdict(self), "square_bytes": 4 * self.tokens * self.states**2}
 
     def factors(self) -> Factors:
         """Model parameters. They have low rank so that one model suits scalar and low-rank contenders alike."""

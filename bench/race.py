@@ -5,20 +5,27 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from bench.contenders import FAST, SLOW, Entry
-from bench.problem import Problem
+from bench.contenders import FAST, SLOW, Entry, Task
 from bench.quiet import Patience
-from bench.worker import ContenderError, Pass, Sample, Worker
+from bench.worker import PASSES, ContenderError, Pass, Sample, Worker
 
-# Single precision keeps seven digits, and errors of thousands of tokens largely cancel in the total.
-TOLERANCE = 1e-5
 IN_A_ROW = 2  # calls at each turn, so that half of them find caches as they left them
 AGAIN = 2  # calls in place of each one that was disturbed, at most
 LONG = 5.0  # seconds of calls after which they are not repeated for being disturbed
-PASSES: tuple[Pass, ...] = ("step", "evaluate")
+
+
+class RaceTask(Task, Protocol):
+    """A task that says what the right answer is."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens a sequence has."""
+
+    def log_likelihoods(self) -> Any:
+        """Each sequence's log-likelihood, in double precision."""
 
 
 @dataclass
@@ -58,15 +65,17 @@ class Lap:
     truth: float
     found: float | None = None
     failure: str | None = None
+    passes: tuple[Pass, ...] = PASSES
     timings: dict[Pass, Timing] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what else is known of it
 
     def __post_init__(self) -> None:
-        self.timings = {name: Timing(self.tokens) for name in PASSES}
+        self.timings = {name: Timing(self.tokens) for name in self.passes}
 
     def check(self, found: float) -> None:
         """Take the contender's log-likelihood, and refuse to time one that computes something else."""
         self.found = found
-        if not abs(found - self.truth) <= TOLERANCE * abs(self.truth):
+        if not abs(found - self.truth) <= self.entry.tolerance * abs(self.truth):
             raise ContenderError(f"computes a log-likelihood of {found:.2f}, not {self.truth:.2f}")
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,6 +89,7 @@ class Lap:
             "log_likelihood": self.found,
             "expected_log_likelihood": self.truth,
             "failure": self.failure,
+            **self.facts,
             **{name: timing.as_dict() for name, timing in self.timings.items()},
         }
 
@@ -94,9 +104,9 @@ def until_quiet(worker: Worker, wanted: Pass, calls: int) -> list[Sample]:
     return samples
 
 
-def _lap(entry: Entry, problem: Problem, log_likelihood_B: Any) -> Lap:
-    rows = entry.rows_of(problem)
-    return Lap(entry, rows, rows * problem.length, float(log_likelihood_B[:rows].sum()))
+def _lap(entry: Entry, task: RaceTask, log_likelihood_B: Any, passes: tuple[Pass, ...]) -> Lap:
+    rows = entry.rows_of(task)
+    return Lap(entry, rows, rows * task.length, float(log_likelihood_B[:rows].sum()), passes=passes)
 
 
 def _warm_up(worker: Worker, lap: Lap) -> None:
@@ -116,28 +126,38 @@ def _enter(stack: ExitStack, worker: Worker, lap: Lap) -> bool:
     return lap.failure is None
 
 
-def _run(
-    laps: list[Lap], problem: Problem, rounds: int, limit: float, patience: Patience, say: Callable[[str], None]
-) -> None:
+@dataclass(frozen=True)
+class Rules:
+    """How a race is run."""
+
+    rounds: int  # turns each fast contender has
+    limit: float  # seconds after which a single call is given up
+    patience: Patience = field(default_factory=lambda: Patience(0.0))
+    passes: tuple[Pass, ...] = PASSES  # what is timed; evaluations first, as they are likelier to survive
+    say: Callable[[str], None] = lambda _: None  # told who has had a turn
+    after: Callable[[Worker, Lap], None] = lambda worker, lap: None  # with those still alive at the end
+
+
+def _run(laps: list[Lap], task: RaceTask, rules: Rules) -> None:
     """All these contenders at once, taking turns; only one ever computes."""
     with ExitStack() as stack:
-        workers = [(Worker(lap.entry, problem, limit), lap) for lap in laps]  # which import at the same time
+        workers = [(Worker(lap.entry, task, rules.limit), lap) for lap in laps]  # which import at the same time
         running = [(worker, lap) for worker, lap in workers if _enter(stack, worker, lap)]
-        for turn in range(rounds):
+        for turn in range(rules.rounds):
             for worker, lap in list(running):
                 if lap.entry.repeats is not None and turn:
                     continue
-                patience.wait()
+                rules.patience.wait()
                 if not _turn(worker, lap, lap.entry.repeats or IN_A_ROW):
                     running.remove((worker, lap))
-                say(lap.entry.name)
+                rules.say(lap.entry.name)
+        for worker, lap in running:
+            rules.after(worker, lap)
 
 
 def _turn(worker: Worker, lap: Lap, calls: int) -> bool:
-    """Time both passes, and say whether the worker lived; evaluations first, as they are likelier to survive."""
-    order: tuple[Pass, ...] = ("evaluate", "step")
-    for wanted in order:
-        timing = lap.timings[wanted]
+    """Time the passes, and say whether the worker lived."""
+    for wanted, timing in lap.timings.items():
         try:
             timing.samples += until_quiet(worker, wanted, calls)
         except ContenderError as error:
@@ -146,23 +166,15 @@ def _turn(worker: Worker, lap: Lap, calls: int) -> bool:
     return True
 
 
-def race(
-    problem: Problem,
-    rounds: int,
-    limit: float,
-    entries: Iterable[Entry] = (*FAST, *SLOW),
-    patience: Patience | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Lap]:
-    """Time a training step and an evaluation pass of each contender; the fast ones in turns, the slow alone."""
-    patience = patience or Patience(0.0)
-    log_likelihood_B = problem.log_likelihoods()
-    laps = [_lap(entry, problem, log_likelihood_B) for entry in entries]
+def race(task: RaceTask, rules: Rules, entries: Iterable[Entry] = (*FAST, *SLOW)) -> list[Lap]:
+    """Time the passes of each contender; the fast ones in turns, the slow, which say their repeats, alone."""
+    log_likelihood_B = task.log_likelihoods()
+    laps = [_lap(entry, task, log_likelihood_B, rules.passes) for entry in entries]
     for lap in laps:
-        lap.failure = lap.entry.excuse(problem)
+        lap.failure = lap.entry.excuse(task)
     present = [lap for lap in laps if lap.failure is None]
-    _run([lap for lap in present if lap.entry in FAST], problem, rounds, limit, patience, say)
+    _run([lap for lap in present if lap.entry.repeats is None], task, rules)
     for lap in present:
-        if lap.entry not in FAST:
-            _run([lap], problem, 1, limit, patience, say)
+        if lap.entry.repeats is not None:
+            _run([lap], task, replace(rules, rounds=1))
     return laps

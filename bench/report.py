@@ -4,108 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import DYNAMAX, HMMLEARN
+from bench.cells import Results, Row, Sheet
+from bench.kernel_tables import blocked_sheets, kernel_sheets
 from bench.plot import plot
-
-Results = dict[str, Any]
-Row = list[str]
-
-RACE_HEAD = [
-    "contender", "sequences",
-    "step: tokens/s", "median", "× dynamax", "× hmmlearn", "peak MB",
-    "evaluation: tokens/s", "median", "× dynamax", "peak MB", "quiet",
-]  # fmt: skip
-GROWTH_HEAD = ["states", "words", "batch × length", "step: tokens/s", "peak MB", "batch × time × states² MB", "quiet"]
+from bench.race_tables import growth_sheets, race_sheets
 
 
-def _rate(race: Results, name: str, wanted: str) -> float | None:
-    for lap in race["contenders"]:
-        if lap["contender"] == name:
-            rate: float | None = lap[wanted].get("tokens_per_second")
-            return rate
-    return None
-
-
-def ratio(race: Results, lap: Results, wanted: str, to: str) -> float | None:
-    """How many times as many tokens a second as the other contender, both at their best."""
-    ours, theirs = lap[wanted].get("tokens_per_second"), _rate(race, to, wanted)
-    return ours / theirs if ours and theirs else None
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _megabytes(value: float | None) -> str:
-    return "–" if value is None else f"{value / 1e6:,.0f}"
-
-
-def _pass_cells(race: Results, lap: Results, wanted: str, others: list[str]) -> Row:
-    timing = lap[wanted]
-    if "failure" in timing:
-        return [lap["failure"] or timing["failure"], *["–"] * (len(others) + 2)]
-    return [
-        _number(timing["tokens_per_second"]),
-        _number(timing["median_tokens_per_second"]),
-        *(_number(ratio(race, lap, wanted, other)) for other in others),
-        _megabytes(timing["peak_bytes"]),
-    ]
-
-
-def _quiet(lap: Results) -> str:
-    """How many of a contender's calls nobody disturbed."""
-    counts = [sum(lap[wanted].get(key, 0) for wanted in ("step", "evaluate")) for key in ("undisturbed", "samples")]
-    return f"{counts[0]}/{counts[1]}"
-
-
-def race_rows(race: Results) -> list[Row]:
-    """A row a contender."""
-    return [
-        [
-            lap["contender"],
-            str(lap["sequences"]),
-            *_pass_cells(race, lap, "step", [DYNAMAX.name, HMMLEARN.name]),
-            *_pass_cells(race, lap, "evaluate", [DYNAMAX.name]),
-            _quiet(lap),
-        ]
-        for lap in race["contenders"]
-    ]
-
-
-def growth_rows(points: list[Results]) -> list[Row]:
-    """A row a size."""
-    return [
-        [
-            f"{point['states']:,}",
-            f"{point['words']:,}",
-            f"{point['batch']} × {point['length']:,}",
-            _number(point.get("tokens_per_second")) if point["failure"] is None else point["failure"],
-            _megabytes(point.get("peak_bytes")),
-            _megabytes(point["square_bytes"]),
-            f"{point.get('undisturbed', 0)}/{len(point.get('seconds', []))}",
-        ]
-        for point in points
-    ]
-
-
-def race_title(race: Results) -> str:
-    """The problem in words."""
-    size = race["problem"]
-    return f"{size['states']:,} states × {size['words']:,} words, {size['batch']} × {size['length']} tokens"
-
-
-def _tables(results: Results) -> list[tuple[str, Row, list[Row]]]:
-    """Every table as title, head and rows, for whichever way they are shown."""
-    races = [(race_title(race), RACE_HEAD, race_rows(race)) for race in results["races"]]
-    grown = [(f"Growth with {axis}", GROWTH_HEAD, growth_rows(points)) for axis, points in results["growth"].items()]
-    return [*races, *grown]
+def _sheets(results: Results) -> dict[str, list[Sheet]]:
+    """Every table, by the part of the run it belongs to; a part that was not run has none."""
+    found = {
+        "race": race_sheets(results["races"]),
+        "growth": growth_sheets(results["growth"]),
+        "blocked": blocked_sheets(results["blocked"]) if results.get("blocked") else [],
+        "kernels": kernel_sheets(results["kernels"]) if results.get("kernels") else [],
+    }
+    return {part: sheets for part, sheets in found.items() if sheets}
 
 
 def show(results: Results, console: Console | None = None) -> None:
@@ -113,7 +30,7 @@ def show(results: Results, console: Console | None = None) -> None:
     console = console or Console()
     if not console.is_terminal:
         console.width = 160  # a log has no width of its own, and the default folds numbers
-    for title, head, rows in _tables(results):
+    for title, head, rows in (sheet for sheets in _sheets(results).values() for sheet in sheets):
         table = Table(title=title, title_justify="left")
         for i, name in enumerate(head):
             table.add_column(name, justify="left" if i == 0 else "right")
@@ -153,14 +70,50 @@ scratch. Those that cannot take the whole batch, for time or memory, take its fi
 by fewer tokens."""
 
 
+BLOCKED = """\
+Steps of blocked models (neural, width 256, dropout .5, float32, clipped AdamW, beliefs carried from batch to batch) on
+10,000 words. The text is a Markov chain over blocks, as uneven as the Penn Treebank's: "pairs" counts the distinct
+pairs of blocks that a batch crosses; each is computed once. Up to 2^15 states there are 128 blocks, as published;
+above, a power of two near √states. Flat transitions stop at 2^15. Each size has a process of its own."""
+
+
+def _about_kernels(kernels: Results) -> str:
+    bare = kernels["bare"]
+    if bare.get("level") is None:
+        rates = f"There are no native kernels here: {bare.get('reason')}"
+    else:
+        rates = (
+            f"The bare rate, products that never leave the first cache on all threads at once, was "
+            f"{bare['float32'] / 1e9:,.0f} GFLOP/s in float32 and {bare['bf16'] / 1e9:,.0f} in bf16 ({bare['level']})."
+        )
+    return f"""\
+Training steps with native kernels and without (`TRELLIS_KERNELS=off`), in turns within one run. {rates} "Of bare rate"
+is the operations that a step's products need, none counted twice, a second, over that; "in the recursion" and "in the
+products" are the same within the time of those parts alone. Where the time goes is by PyTorch's profiler, of one step;
+native products have their exponentials, gathering and scattering among them, and "other" is the rest. In bf16 the
+log-likelihood must agree to 1e-4, a thousandth of a nat a token. Blocked models are held to the PyTorch path in double
+precision."""
+
+
+def _part(results: Results, part: str, sheets: list[Sheet]) -> list[str]:
+    """The paragraphs of a part; where something must be said before its tables, it has a heading of its own."""
+    words = {
+        "blocked": lambda: ["## Blocked models", BLOCKED],
+        "kernels": lambda: ["## Native kernels", _about_kernels(results["kernels"])],
+    }.get(part, list)()
+    level = "###" if words else "##"
+    return [*words, *(f"{level} {title}\n\n{_markdown_table(head, rows)}" for title, head, rows in sheets)]
+
+
 def page(results: Results) -> str:
     """docs/bench.md."""
-    notes = [f"- **{lap['contender']}**: {lap['note']}." for lap in results["races"][0]["contenders"]]
-    tables = [f"## {title}\n\n{_markdown_table(head, rows)}" for title, head, rows in _tables(results)]
+    notes = [f"- **{lap['contender']}**: {lap['note']}." for race in results["races"][:1] for lap in race["contenders"]]
     command = f"Written by `{results['command']}` (`make bench`), which see in `bench/`; edits here are lost."
-    parts = ["# Speed and memory", command, METHOD, "\n".join(notes), _provenance(results)]
+    parts = ["# Speed and memory", command, METHOD, *(["\n".join(notes)] if notes else []), _provenance(results)]
     parts.append("![Speed of all contenders, and how Trellis grows](bench/bench.svg)")
-    return "\n\n".join([*parts, *tables]) + "\n"
+    for part, sheets in _sheets(results).items():
+        parts += _part(results, part, sheets)
+    return "\n\n".join(parts) + "\n"
 
 
 def write(results: Results, out: Path) -> None:

@@ -11,14 +11,13 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from bench.contenders import THREADS, Contender, Entry
-from bench.problem import Problem
+from bench.contenders import THREADS, Contender, Entry, Task
 from bench.quiet import DISTURBED, busy_seconds, share
 
-TOY = Problem(states=4, words=8, batch=2, length=3, rank=2)
 Pass = Literal["evaluate", "step"]
+PASSES: tuple[Pass, ...] = ("evaluate", "step")  # timed; other questions are answered as they come
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -62,17 +61,17 @@ def _timed(contender: Contender, wanted: Pass, libraries: int) -> Sample:
     return Sample(seconds, _peak_bytes() - libraries, share(others, seconds), value)
 
 
-def _serve(connection: Connection, entry: Entry, problem: Problem) -> None:
+def _serve(connection: Connection, entry: Entry, task: Task) -> None:
     """The child: import, build, then answer calls until told None."""
     try:
-        contender_class = entry.load()
-        contender_class(TOY, TOY.batch).step()  # libraries import much of themselves only when first used
+        entry.build(task.toy()).step()  # libraries import much of themselves only when first used
         _forget_peak()
         libraries = _peak_bytes()
-        contender = contender_class(problem, entry.rows_of(problem))
+        contender = entry.build(task)
         connection.send(None)
         while (wanted := connection.recv()) is not None:
-            connection.send(_timed(contender, wanted, libraries))
+            timed = wanted in PASSES
+            connection.send(_timed(contender, wanted, libraries) if timed else getattr(contender, wanted)())
     except Exception as error:  # whatever a peer raises becomes its result
         connection.send(ContenderError(f"{type(error).__name__}: {error}".splitlines()[0][:200]))
 
@@ -80,7 +79,8 @@ def _serve(connection: Connection, entry: Entry, problem: Problem) -> None:
 @contextmanager
 def _environment(extra: Mapping[str, str]) -> Iterator[None]:
     """Variables that must be there before the child's libraries load, malloc included."""
-    wanted = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS), "JAX_PLATFORMS": "cpu", **extra}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
+    wanted = {**threads, "JAX_PLATFORMS": "cpu", "KINETO_LOG_LEVEL": "99", **extra}  # the profiler is not to chat
     before = dict(os.environ)
     os.environ.update(wanted)
     try:
@@ -93,11 +93,11 @@ def _environment(extra: Mapping[str, str]) -> Iterator[None]:
 class Worker:
     """The parent's hold on a contender's process."""
 
-    def __init__(self, entry: Entry, problem: Problem, limit: float) -> None:
+    def __init__(self, entry: Entry, task: Task, limit: float) -> None:
         self.entry, self.limit = entry, limit
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, entry, problem), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, entry, task), daemon=True)
         with _environment(entry.environment):
             self._process.start()
         theirs.close()
@@ -120,6 +120,14 @@ class Worker:
         self._connection.send(wanted)
         answer = self._receive()
         if not isinstance(answer, Sample):
+            raise ContenderError(f"answered {answer!r}")
+        return answer
+
+    def ask(self, question: str) -> dict[str, Any]:
+        """What the contender says of itself: the answer of this method, untimed."""
+        self._connection.send(question)
+        answer = self._receive()
+        if not isinstance(answer, dict):
             raise ContenderError(f"answered {answer!r}")
         return answer
 

@@ -6,21 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol
-
-from bench.problem import Problem
+from typing import Any, Literal, Protocol
 
 THREADS = 2
 # Without huge pages, this kernel's page faults cost more than the arithmetic. Trellis asks torch for them itself;
 # the peers are given the same: the first is read by torch's allocator, the second by malloc, which JAX uses.
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 LEARNING_RATE, LARGEST_GRADIENT = 1e-3, 5.0  # the update of every contender that learns by gradients
+# Single precision keeps seven digits, and errors of thousands of tokens largely cancel in the total.
+SINGLE = 1e-5
+Precision = Literal["float32", "bf16"]  # of the matrix products
+HALF = 1e-4  # of about ten nats a token: a thousandth of one, which is what products in bf16 may cost
+
+
+class Task(Protocol):
+    """What a contender is given: a frozen dataclass of sizes, from which it draws everything."""
+
+    @property
+    def batch(self) -> int:
+        """How many sequences there are."""
+
+    @property
+    def words(self) -> int:
+        """How many words the vocabulary has."""
+
+    def toy(self) -> Task:
+        """The smallest of its kind."""
+
+    def described(self) -> dict[str, Any]:
+        """The sizes for results."""
 
 
 class Contender(Protocol):
-    """What a contender does with the first `rows` sequences of a problem."""
+    """What a contender does with the first `rows` sequences of a task; it is given its entry's options too."""
 
-    def __init__(self, problem: Problem, rows: int) -> None: ...
+    def __init__(self, task: Any, rows: int, **options: Any) -> None: ...
 
     def evaluate(self) -> float:
         """One pass for the log-likelihood alone; its total."""
@@ -42,17 +62,19 @@ class Entry:
     most_words: int | None = None  # vocabulary above which it is left out, as one step would take minutes
     warm_up: bool = True  # an uncounted step first: left out where a step takes minutes and compiles nothing
     environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # what its class takes beside the task
+    tolerance: float = SINGLE  # of its log-likelihood, relative
 
-    def rows_of(self, problem: Problem) -> int:
-        """How many sequences of this problem it is given."""
-        return min(self.rows or problem.batch, problem.batch)
+    def rows_of(self, task: Task) -> int:
+        """How many sequences of this task it is given."""
+        return min(self.rows or task.batch, task.batch)
 
-    def excuse(self, problem: Problem) -> str | None:
+    def excuse(self, task: Task) -> str | None:
         """Why it does not take part, if it does not."""
         missing = [name for name in self.needs if find_spec(name) is None]
         if missing:
             return f"not installed: {', '.join(missing)}"
-        if self.most_words is not None and problem.words > self.most_words:
+        if self.most_words is not None and task.words > self.most_words:
             return "left out: minutes a step"
         return None
 
@@ -61,6 +83,10 @@ class Entry:
         module, name = self.where.split(":")
         found: type[Contender] = getattr(import_module(f"bench.contenders.{module}"), name)
         return found
+
+    def build(self, task: Task) -> Contender:
+        """Make the contender ready for a task."""
+        return self.load()(task, self.rows_of(task), **self.options)
 
 
 TRELLIS = Entry("Trellis", "trellis_hmm:Scalar", ("torch",), "one parameter an entry; clipped AdamW")

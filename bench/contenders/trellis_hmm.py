@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS
+from bench.breakdown import UPDATE, Operations, breakdown
+from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision
 from bench.problem import Problem
+from trellis import kernels
 from trellis.models import HMM, HMMConfig
 from trellis.text import Batch
 from trellis.training import TrainingSettings
-from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
+from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner, products_in
 
 
 class _Trellis:
     """The learner that `trellis train` uses, on one batch again and again."""
 
-    def __init__(self, problem: Problem, rows: int) -> None:
+    def __init__(self, problem: Problem, rows: int, precision: Precision = "float32") -> None:
         torch.set_num_threads(THREADS)
+        self.problem, self.precision = problem, precision
         ids_BT = torch.from_numpy(problem.ids(rows))
         self.batch = Batch(ids_BT, torch.full((rows,), problem.length), carried=False)
         self.model = self.build(problem)
@@ -28,18 +33,34 @@ class _Trellis:
 
     def learner_of(self, model: HMM) -> Learner:
         """What learns from batches."""
-        return GradientLearner(model, TrainingSettings(lr=LEARNING_RATE, clip=LARGEST_GRADIENT))
+        settings = TrainingSettings(lr=LEARNING_RATE, clip=LARGEST_GRADIENT, precision=self.precision)
+        return GradientLearner(model, settings)
 
     @torch.no_grad()
     def evaluate(self) -> float:
         """Log-likelihood, total."""
-        log_prob_BT, _ = self.model.score(self.batch.ids)
+        with products_in(self.precision):
+            log_prob_BT, _ = self.model.score(self.batch.ids)
         return float(log_prob_BT.double().sum())
 
     def step(self) -> None:
         """Gradient or counts, and the update."""
         learnt = self.learner.learn(self.batch, None)
-        self.learner.update(learnt.tokens, 1.0)
+        with torch.profiler.record_function(UPDATE):
+            self.learner.update(learnt.tokens, 1.0)
+
+    def facts(self) -> dict[str, Any]:
+        """Which kernels it uses, what a step must multiply, and where the time of one goes."""
+        return {
+            "level": kernels.status().level,
+            "operations": self.operations(),
+            "breakdown": breakdown(self.step),
+        }
+
+    def operations(self) -> Operations:
+        """Additions and multiplications of a step's matrix products, none counted twice."""
+        size, (rows, length) = self.problem, self.batch.ids.shape
+        return {"recursion": 6.0 * rows * (length - 1) * size.states**2, "products": 0.0}
 
 
 class Scalar(_Trellis):
@@ -78,3 +99,9 @@ class LowRank(_Trellis):
             model.emission.left.copy_(words)
             model.emission.right.copy_(states_emit)
         return model
+
+    def operations(self) -> Operations:
+        """Those of the recursion, and of the logits of transitions and emissions."""
+        size = self.problem
+        terms = size.states * size.rank * (size.states + size.words)
+        return {**super().operations(), "products": 6.0 * terms}

@@ -7,7 +7,7 @@ import pytest
 from bench.__main__ import QUICK, main
 from bench.contenders import TRELLIS, Entry
 from bench.problem import Problem
-from bench.race import Lap, race
+from bench.race import Lap, Rules, race
 from bench.worker import ContenderError
 
 TINY = Problem(states=6, words=20, batch=3, length=5, rank=2, seed=3)
@@ -37,7 +37,7 @@ def test_a_contender_that_computes_something_else_is_not_timed():
 def test_the_reason_of_a_failure_is_the_result():
     missing = Entry("missing", "trellis_hmm:Missing", ("torch",), "a class that does not exist")
     absent = Entry("absent", "trellis_hmm:Scalar", ("no_such_library",), "not installed")
-    laps = race(TINY, rounds=1, limit=30.0, entries=(missing, absent))
+    laps = race(TINY, Rules(rounds=1, limit=30.0), (missing, absent))
     assert "Missing" in laps[0].failure
     assert laps[1].failure == "not installed: no_such_library"
     assert laps[0].as_dict()["step"] == {"failure": "not timed"}
@@ -47,7 +47,7 @@ def test_the_reason_of_a_failure_is_the_result():
 def test_quick_run_agrees_on_the_likelihood_and_writes_everything(tmp_path, capsys):
     for library in ("pomegranate", "optax", "matplotlib"):  # of the bench extra, not of the development one
         pytest.importorskip(library)
-    main(["--quick", "--quiet", "--out", str(tmp_path / "bench")])
+    main(["--quick", "--quiet", "--parts", "race", "growth", "--out", str(tmp_path / "bench")])
     results = json.loads((tmp_path / "bench" / "bench.json").read_text("utf-8"))
     assert {"command", "date", "seeds", "machine", "races", "growth"} <= results.keys()
     assert {"cpu", "threads", "versions", "commit", "load_average"} <= results["machine"].keys()
