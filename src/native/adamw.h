@@ -39,7 +39,8 @@ void adam_all(const AdamCall& call) {
     const int64_t numbers = call.rows * call.R;
     parallel((numbers + some - 1) / some, call.threads, [&](int64_t task) {
         const int64_t end = least(numbers, (task + 1) * some);
-        for (int64_t i = task * some; i < end; i += W) adam_vector(call, i, call.grad + i, end - i, call.steps_taken - 1);
+        for (int64_t i = task * some; i < end; i += W)
+            adam_vector(call, i, call.grad + i, end - i, call.steps_taken - 1);
     });
 }
 

@@ -24,7 +24,7 @@ const Level* find(int64_t number) {
     switch (number) {
         case 0: return &level_portable;
         case 1: return has.avx2 ? &level_avx2 : nullptr;
-        case 2: return has.avx512_bf16 && &level_avx512_bf16 ? &level_avx512_bf16 : has.avx512 ? &level_avx512 : nullptr;
+        case 2: return has.avx512_bf16 && &level_avx512_bf16 ? &level_avx512_bf16 : find(5);
         case 3: return has.amx ? &level_amx : nullptr;
         case 4: return has.avx512_bf16 ? &level_amx_emulated : nullptr;
         case 5: return has.avx512 ? &level_avx512 : nullptr;

@@ -25,7 +25,7 @@ struct Walkers {
     const WalkCall& call;
     int64_t first, count, S = call.S, ld = up(S, N), length = row_length<Kind>(S);
     float* moved = own_scratch(LOGITS, up(count, ROWS) * ld);  // what the product gives
-    float* rounded = Kind::halves ? clear(own_scratch(DIFFERENCE, up(count, ROWS) * length), up(count, ROWS) * length) : nullptr;
+    float* rounded = Kind::halves ? cleared(DIFFERENCE, up(count, ROWS) * length) : nullptr;
 
     int64_t running(int64_t t) const {
         const int64_t rows = (t < call.T ? call.running[t] : 0) - first;
@@ -73,7 +73,7 @@ struct Walkers {
         }
     }
 
-    // With g the gradient by the belief: posterior = (w + g − ⟨g, belief⟩) · belief, message the same · likelihood / scale.
+    // With g the gradient by the belief and u = w + g − ⟨g, belief⟩: posterior u · belief, message u · likelihood / scale.
     void weigh_back(int64_t t, int64_t b, const float* g) const {
         const float *belief = call.belief + at(t, b) * S, *weight = likelihood(t, b);
         float *posterior = call.posterior + at(t, b) * S, *message = call.message + at(t, b) * S;
@@ -133,7 +133,8 @@ void fill_columns(const float* x, int64_t depth, int64_t columns, float* out, in
     for (int64_t i = 0; i < columns; i += W)
         for (int64_t n = 0; n < (Kind::halves ? up(depth, DEPTH) : depth); n += W) {
             V tile[W];
-            for (int k = 0; k < W; ++k) tile[k] = n + k < depth ? load_part(x + (n + k) * columns + i, columns - i) : V{};
+            for (int k = 0; k < W; ++k)
+                tile[k] = n + k < depth ? load_part(x + (n + k) * columns + i, columns - i) : V{};
             transpose(tile);
             for (int k = 0; k < least(W, columns - i); ++k) store_units<Kind>(out + (i + k) * length, n, tile[k]);
         }
@@ -148,12 +149,13 @@ void counts_as(const CountCall& call) {
     float* partial = shared_scratch(PARTIAL, parts * padded * ldc);
     parallel(parts, call.threads, [&](int64_t part) {
         float* sums = clear(partial + part * padded * ldc, padded * ldc);
-        float* a = clear(own_scratch(DIFFERENCE, padded * length), padded * length);
+        float* a = cleared(DIFFERENCE, padded * length);
         float* b = own_scratch(PANELS, packed_size<Kind>(STEPS, S));
         for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block) {
             const int64_t first = block * STEPS, some = least(STEPS, call.rows - first);
             fill_columns<Kind>(call.before + first * S, some, S, a, length);
-            multiply<Kind>(a, length, S, pack_straight<Kind>(call.after + first * S, some, S, b), S, some, sums, ldc, true);
+            const Panels after = pack_straight<Kind>(call.after + first * S, some, S, b);
+            multiply<Kind>(a, length, S, after, S, some, sums, ldc, true);
         }
     });
     parallel(S, call.threads, [&](int64_t i) {

@@ -134,7 +134,8 @@ Panels pack_transposed(const float* x, int64_t columns, int64_t depth, float* ou
         float* panel = out + n / N * N * units + n % N;
         for (int64_t k = 0; k < units; k += W) {
             V tile[W];
-            for (int i = 0; i < W; ++i) tile[i] = n + i < columns ? row_units<Kind>(x + (n + i) * depth, k, depth) : V{};
+            for (int i = 0; i < W; ++i)
+                tile[i] = n + i < columns ? row_units<Kind>(x + (n + i) * depth, k, depth) : V{};
             transpose(tile);
             for (int i = 0; i < least(W, units - k); ++i) store(panel + (k + i) * N, tile[i]);
         }

@@ -1,12 +1,12 @@
-// Blocked transitions: the probabilities of every distinct pair of blocks in a batch, and the gradient back through them.
+// Blocked transitions: the probabilities of every distinct pair of blocks in a batch, and the gradient back.
 //
 // Forward, for each pair: logits = right[to] · left[from]ᵀ, J×K; then down each column (from-state) the softmax times
 // `scale`, or exp(logit − shift) · scale. Vectors run over from-states, so no sum crosses lanes.
 //
 // Backward, with g the gradient by `into`: D = into · (g − Σ_j into·g / scale) is the gradient by the logits (without
-// the second term if nothing was normalised). A first sweep over from-lists sums Dᵀ · right[to] into grad_left, a second
-// over to-lists sums D · left[from] into grad_right: each list's sum is one thread's, in one order, so that results
-// do not depend on the number of threads. D is made twice; nothing larger than one pair's is ever held.
+// the second term if nothing was normalised). A first sweep over from-lists sums Dᵀ · right[to] into grad_left, a
+// second over to-lists sums D · left[from] into grad_right: each list's sum is one thread's, in one order, so that
+// results do not depend on the number of threads. D is made twice; nothing larger than one pair's is ever held.
 #pragma once
 #include "matmul.h"
 #include "pool.h"
@@ -18,13 +18,15 @@ enum SharedSlot { RIGHT_ROWS, STRAIGHT };
 
 template <class F>
 void parallel(int64_t tasks, int64_t threads, const F& body) {
-    run_tasks(tasks, threads, [](const void* context, int64_t task) { (*static_cast<const F*>(context))(task); }, &body);
+    auto call = [](const void* context, int64_t task) { (*static_cast<const F*>(context))(task); };
+    run_tasks(tasks, threads, call, &body);
 }
 
 inline float* clear(float* data, int64_t floats) {
     std::memset(data, 0, floats * sizeof(float));
     return data;
 }
+inline float* cleared(int slot, int64_t floats) { return clear(own_scratch(slot, floats), floats); }
 
 // A few vectors of columns go down the rows together, so that their exponentials overlap.
 constexpr int TOGETHER = W == 16 ? 4 : 2;
@@ -62,9 +64,12 @@ inline void probabilities(float* logits, int64_t ldl, int64_t J, int64_t K, cons
 template <class Kind>
 const float* all_rows(const float* lists, int64_t count, int64_t rows, int64_t depth, int64_t threads) {
     if (!Kind::halves) return lists;
-    const int64_t size = up(rows, ROWS) * row_length<Kind>(depth);
-    float* out = shared_scratch(RIGHT_ROWS, count * size);
-    parallel(count, threads, [&](int64_t g) { fill_rows<Kind>(lists + g * rows * depth, rows, depth, out + g * size); });
+    const int64_t chunks = up(rows, ROWS) / ROWS, size = ROWS * row_length<Kind>(depth);
+    float* out = shared_scratch(RIGHT_ROWS, count * chunks * size);
+    parallel(count * chunks, threads, [&](int64_t task) {
+        const int64_t list = task / chunks, row = task % chunks * ROWS;
+        fill_rows<Kind>(lists + (list * rows + row) * depth, least(ROWS, rows - row), depth, out + task * size);
+    });
     return out;
 }
 
@@ -140,7 +145,9 @@ Panels all_straight(const float* lists, int64_t count, int64_t depth, int64_t co
     if (!Kind::halves && columns % N == 0) return {lists, columns, N};
     const int64_t size = packed_size<Kind>(depth, columns);
     float* out = shared_scratch(STRAIGHT, count * size);
-    parallel(count, threads, [&](int64_t g) { pack_straight<Kind>(lists + g * depth * columns, depth, columns, out + g * size); });
+    parallel(count, threads, [&](int64_t g) {
+        pack_straight<Kind>(lists + g * depth * columns, depth, columns, out + g * size);
+    });
     return {out, N, N * Kind::units(depth)};
 }
 
@@ -152,12 +159,12 @@ void sweep(int64_t lists, int64_t rows, const float* other, int64_t others, int6
     const int64_t size = panels.data == other ? depth * R : packed_size<Kind>(depth, R);
     const int64_t length = row_length<Kind>(depth), ldc = up(R, N), padded = up(rows, ROWS);
     parallel(lists, threads, [&](int64_t list) {
-        float* sums = clear(own_scratch(SUMS, padded * ldc), padded * ldc);
-        float* difference = clear(own_scratch(DIFFERENCE, padded * length), padded * length);
+        float* sums = cleared(SUMS, padded * ldc);
+        float* difference = cleared(DIFFERENCE, padded * length);
         for (int64_t at = start[list]; at < start[list + 1]; ++at) {
             const int64_t its_other = fill(at, difference, length);
-            multiply<Kind>(difference, length, rows, {panels.data + its_other * size, panels.ldb, panels.next}, R, depth,
-                           sums, ldc, true);
+            const Panels its_panels = {panels.data + its_other * size, panels.ldb, panels.next};
+            multiply<Kind>(difference, length, rows, its_panels, R, depth, sums, ldc, true);
         }
         for (int64_t i = 0; i < rows; ++i) std::memcpy(grad + (list * rows + i) * R, sums + i * ldc, R * sizeof(float));
     });

@@ -69,7 +69,8 @@ inline void tiles_end() { _tile_release(); }
 
 // Tiles 0 to 3 hold a 32×32 block of c (or its upper half), 4 and 5 rows of a, 6 and 7 columns of b.
 template <bool two>
-void tile_block(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t units, float* c, int64_t ldc, bool add) {
+void tile_block(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t units, float* c, int64_t ldc,
+                bool add) {
     if (add) {
         TILE_LOAD(0, c, ldc);
         TILE_LOAD(1, c + 16, ldc);

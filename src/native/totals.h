@@ -47,7 +47,8 @@ void totals_forward_as(const TotalCall& call) {
         float* top = own_scratch(SUMS, 2 * ld);
         float* sum = clear(top + ld, ld);
         for (int64_t n = 0; n < ld; ++n) top[n] = -__builtin_inff();
-        const Panels panels = pack_transposed<Kind>(call.rows + first * R, rows, R, own_scratch(PANELS, packed_size<Kind>(R, group)));
+        float* packed = own_scratch(PANELS, packed_size<Kind>(R, group));
+        const Panels panels = pack_transposed<Kind>(call.rows + first * R, rows, R, packed);
         for (int64_t v = 0; v < call.V; v += BLOCK) {
             const int64_t some = least(BLOCK, call.V - v);
             multiply<Kind>(columns + v * lda, lda, some, panels, rows, R, logits, ld, false);
@@ -105,7 +106,8 @@ struct TotalsBackward {
             const float* rows = call.rows + g * group * R;
             pack_transposed<Kind>(rows, rows_of(g), R, panels + g * across);
             if (!in_place) pack_straight<Kind>(rows, rows_of(g), R, straight_panels + g * along);
-            for (int64_t part = 0; part < parts; ++part) clear(partial + (part * groups + g) * group * ldc, group * ldc);
+            for (int64_t part = 0; part < parts; ++part)
+                clear(partial + (part * groups + g) * group * ldc, group * ldc);
         });
     }
 
@@ -116,14 +118,16 @@ struct TotalsBackward {
 
     void block_of_columns(int64_t first, int64_t some, float* my_rows) const {
         float* logits = own_scratch(LOGITS, BLOCK * ld);
-        float* p = clear(own_scratch(DIFFERENCE, BLOCK * ldp), BLOCK * ldp);
+        float* p = cleared(DIFFERENCE, BLOCK * ldp);
         float* transposed = own_scratch(TRANSPOSED, group * ldt);
-        float* sums = clear(own_scratch(SUMS, BLOCK * ldc), BLOCK * ldc);
-        float* bias_sums = clear(own_scratch(BIAS, BLOCK * W), BLOCK * W);
-        const Panels mine = straight<Kind>(call.columns + first * R, some, R, own_scratch(PANELS, packed_size<Kind>(BLOCK, R)));
+        float* sums = cleared(SUMS, BLOCK * ldc);
+        float* bias_sums = cleared(BIAS, BLOCK * W);
+        float* packed = own_scratch(PANELS, packed_size<Kind>(BLOCK, R));
+        const Panels mine = straight<Kind>(call.columns + first * R, some, R, packed);
         for (int64_t g = 0; g < groups; ++g) {
             const int64_t rows = rows_of(g);
-            multiply<Kind>(columns + first * lda, lda, some, {panels + g * across, N, N * Kind::units(R)}, rows, R, logits, ld, false);
+            const Panels group_panels = {panels + g * across, N, N * Kind::units(R)};
+            multiply<Kind>(columns + first * lda, lda, some, group_panels, rows, R, logits, ld, false);
             shares<Kind>(call, logits, ld, first, some, g * group, rows, p, ldp, transposed, ldt, bias_sums);
             multiply<Kind>(p, ldp, some, rows_straight(g), R, rows, sums, ldc, true);
             multiply<Kind>(transposed, ldt, rows, mine, R, some, my_rows + g * group * ldc, ldc, true);
@@ -141,13 +145,15 @@ struct TotalsBackward {
         prepare();
         parallel(parts, call.threads, [&](int64_t part) {
             for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block)
-                block_of_columns(block * BLOCK, least(BLOCK, call.V - block * BLOCK), partial + part * groups * group * ldc);
+                block_of_columns(block * BLOCK, least(BLOCK, call.V - block * BLOCK),
+                                 partial + part * groups * group * ldc);
         });
         parallel(groups, call.threads, [&](int64_t g) {
             for (int64_t n = g * group; n < g * group + rows_of(g); ++n)
                 for (int64_t r = 0; r < R; r += W) {
                     V sum = {};
-                    for (int64_t part = 0; part < parts; ++part) sum += load(partial + (part * groups * group + n) * ldc + r);
+                    for (int64_t part = 0; part < parts; ++part)
+                        sum += load(partial + (part * groups * group + n) * ldc + r);
                     store_part(call.grad_rows + n * R + r, sum, R - r);
                 }
         });
