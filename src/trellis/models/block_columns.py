@@ -110,7 +110,9 @@ class _ListedLogits(torch.autograd.Function):
     def forward(ctx: Any, words_VR: Tensor, vectors_SR: Tensor, states_VK: Tensor) -> Tensor:
         ctx.save_for_backward(words_VR, vectors_SR, states_VK)
         slices = zip(words_VR.split(SLICE), states_VK.split(SLICE), strict=True)
-        return torch.cat([torch.bmm(vectors_SR[states], words.unsqueeze(-1)).squeeze(-1) for words, states in slices])
+        with full_precision():  # a normaliser is summed from them
+            parts = [torch.bmm(vectors_SR[states], words.unsqueeze(-1)).squeeze(-1) for words, states in slices]
+        return torch.cat(parts)
 
     @staticmethod
     @once_differentiable
@@ -119,7 +121,8 @@ class _ListedLogits(torch.autograd.Function):
         grad_words, grad_vectors = torch.empty_like(words_VR), torch.zeros_like(vectors_SR)
         parts = (words_VR, grad_words, grad_VK, states_VK)
         for words, to_words, grad, states in zip(*(part.split(SLICE) for part in parts), strict=True):
-            torch.bmm(grad.unsqueeze(1), vectors_SR[states], out=to_words.unsqueeze(1))
+            with full_precision():
+                torch.bmm(grad.unsqueeze(1), vectors_SR[states], out=to_words.unsqueeze(1))
             grad_vectors.index_add_(0, states.flatten(), (grad.unsqueeze(-1) * words.unsqueeze(1)).flatten(0, 1))
         return grad_words, grad_vectors, None
 
