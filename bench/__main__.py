@@ -22,8 +22,6 @@ from trellis.progress import Progress
 
 QUICK = tuple(entry for entry in (*FAST, *SLOW) if entry is not DYNAMAX_PLAIN)  # which is the same code again
 DEFAULT_OUT = machine.ROOT / "docs" / "bench"
-
-
 PARTS = ("race", "growth", "blocked", "kernels")
 
 
@@ -59,13 +57,13 @@ def full(data_dir: str | None = None) -> Plan:
     )
 
 
-def quick() -> Plan:
+def quick(data_dir: str | None = None) -> Plan:
     """The same code in seconds; the figures mean nothing."""
     return Plan(
         problems=(Problem(states=16, words=50, batch=4, length=8, rank=8),),
         growth=growth.sizes(growth.QUICK_CENTRE, growth.QUICK_AXES),
         blocked=blocked.quick_sizes(),
-        brown=BrownTask(clusters=4, tokens=1000),
+        brown=BrownTask(clusters=4, data_dir=data_dir, tokens=1000),
         matches=kernels.quick_matches(),
         entries=QUICK,
         rounds=1,
@@ -144,7 +142,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    plan = quick() if arguments.quick else full(arguments.data_dir)
+    plan = (quick if arguments.quick else full)(arguments.data_dir)
     if arguments.only:
         plan = replace(plan, entries=tuple(entry for entry in plan.entries if entry.name in arguments.only))
     return plan

@@ -15,13 +15,18 @@ from trellis.text import brown, open_corpus, prepare
 from trellis.text.corpora import LOCAL
 
 
+def corpus_in(folder: str | None) -> str:
+    """The corpus to cluster, by what the data folder holds: nothing is ever downloaded for a benchmark."""
+    there = folder is not None and (Path(folder) / LOCAL["ptb"].format(split="train")).exists()
+    return "ptb" if there else "pydocs"
+
+
 class Brown:
     """Tokenised beforehand; a step is the clustering."""
 
     def __init__(self, task: BrownTask, rows: int) -> None:
         folder = task.data_dir or os.environ.get("TRELLIS_DATA")
-        there = folder is not None and (Path(folder) / LOCAL["ptb"].format(split="train")).exists()
-        self.task, self.corpus = task, "ptb" if there else "pydocs"
+        self.task, self.corpus = task, corpus_in(folder)
         text = open_corpus(self.corpus, "train", folder)
         tokenizer = find_tokenizer(text, DataSettings(self.corpus, data_dir=folder), quiet=True)
         ids = prepare(text, tokenizer, quiet=True).ids[: task.tokens]

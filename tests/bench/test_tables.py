@@ -2,10 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench import report
 from bench.__main__ import main
 from bench.blocked_problem import BlockedProblem
+from bench.breakdown import UPDATE, breakdown, part
+from bench.contenders.brown_clusters import corpus_in
 from bench.kernel_tables import blocked_sheets, kernel_sheets, share_of_bare, times_dynamax, times_pytorch
 
 MACHINE = {
@@ -128,9 +131,45 @@ def test_text_crosses_as_many_pairs_as_the_penn_treebank():
     assert ours.ids().max() < ours.words
 
 
+def penn_treebank(folder: Path) -> None:
+    (folder / "ptb").mkdir()
+    (folder / "ptb" / "ptb.train.txt").write_text("a b a c\nb a d a\nc a b a\n")
+
+
+def test_clusters_the_penn_treebank_where_there_is_one(tmp_path):
+    assert (corpus_in(None), corpus_in(str(tmp_path))) == ("pydocs", "pydocs")
+    penn_treebank(tmp_path)
+    assert corpus_in(str(tmp_path)) == "ptb"
+
+
+def test_time_goes_to_the_recursion_and_the_update_first_and_then_to_the_kind_of_operation():
+    recursions = {"_LogProbs", "_LogProbsBackward"}
+    assert part(["aten::mm", "_LogProbsBackward", "autograd::engine::evaluate_function"], recursions) == "recursion"
+    assert part(["native: adamw", UPDATE], recursions) == "optimiser"
+    assert part(["aten::mm", "aten::matmul"], recursions) == "products"
+    assert part(["native: pair_forward", "_BilinearPairs"], recursions) == "products"
+    assert part(["aten::sub", "aten::logsumexp"], recursions) == "exponentials"
+    assert part(["aten::index_select"], recursions) == "other"
+
+
+def test_a_breakdown_finds_the_products_and_exponentials_of_a_step():
+    matrix = torch.randn(300, 300, requires_grad=True)
+
+    def multiply() -> None:
+        (matrix @ matrix).sum().backward()
+        with torch.profiler.record_function(UPDATE):
+            matrix.detach().add(1.0)
+
+    spent = breakdown(multiply)
+    assert spent["recursion"] == spent["exponentials"] == 0
+    assert min(spent["products"], spent["optimiser"], spent["other"]) > 0
+    assert breakdown(lambda: matrix.exp())["exponentials"] > 0
+
+
 @pytest.mark.slow  # a process a size
 def test_quick_run_of_blocked_models_and_kernels_writes_their_sections(tmp_path):
     pytest.importorskip("matplotlib")
+    penn_treebank(tmp_path)
     where = ["--data-dir", str(tmp_path), "--out", str(tmp_path / "bench")]
     main(["--quick", "--quiet", "--parts", "blocked", "kernels", *where])
     results = json.loads((tmp_path / "bench" / "bench.json").read_text("utf-8"))
@@ -138,7 +177,7 @@ def test_quick_run_of_blocked_models_and_kernels_writes_their_sections(tmp_path)
     points, brown = results["blocked"]["points"], results["blocked"]["brown"]
     assert [found["transition"] for found in points] == ["hierarchical", "flat"]
     assert all(found["failure"] is None and found["tokens_per_second"] > 0 for found in points)
-    assert (brown["failure"], brown["corpus"], brown["clusters"]) == (None, "pydocs", 4)
+    assert (brown["failure"], brown["corpus"], brown["clusters"]) == (None, "ptb", 4)
     assert brown["seconds"] > 0
     for match in results["kernels"]["matches"]:
         for found in match["contenders"]:
