@@ -43,7 +43,8 @@ meanwhile: give long studies a checkout of their own.
 LAPTOP = f"""Budget *laptop*: hierarchical transitions unless it says flat; embeddings start at 1/√width; 32 streams of
 64 tokens a batch; AdamW at 0.01, or a rate of `experiments/rates.yaml`, with cosine decay. Everything but Table 1 is a
 sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and 4 are at 2^13 states where the paper
-has 2^14. Baselines are trained as in `configs/`. A batch of the paper is 16 × 32 tokens, on an RTX 2080.
+has 2^14, and uniform subsets at 2^13 alone. Baselines are trained as in `configs/`. A batch of the paper is 16 × 32
+tokens, on an RTX 2080.
 """
 PAPER = "Budget *paper*: the published settings."
 TITLES = {
