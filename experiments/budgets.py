@@ -21,7 +21,7 @@ CONFIGS = HERE.parent / "configs"
 SWEEP_EPOCHS = 4.0  # of every point of every sweep, so that points compare
 WIKITEXT_EPOCHS = 8.0  # a long run reads twice the text, so half as often as on the Penn Treebank
 
-# Chiu & Rush 2020, section 5 and appendix A.2. AdamW's betas and the clipping are their code's (PROTOCOL in the issue).
+# Chiu & Rush 2020, section 5 and appendix A.2. AdamW's betas and the clipping are those of their code.
 PUBLISHED = TrainingSettings(
     batching="streams",
     batch_size=16,

@@ -114,11 +114,12 @@ def test_native_kernels_say_what_pytorch_says(transition, shape):
         assert_close(grad, want[name], rtol=1e-3, atol=2e-5, msg=lambda said, name=name: f"{name}: {said}")
 
 
-def test_products_in_bf16_stay_near():
+@pytest.mark.parametrize("native", [True, False])
+def test_products_in_bf16_stay_near(native):
     model = BlockedHMM(BlockedConfig(VOCABULARY, states=64, blocks=2, width=32), 0, partition(GROUP_V % 2, 64, 2))
     ids = random_ids(5, 9, VOCABULARY)
     exact = model.score(ids)[0]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16), kernels.using(kernels.status().level if native else None):
         near = model.score(ids)[0]
         assert near.dtype == torch.float32
         near.sum().backward()

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis import inference
+from trellis import inference, kernels
 from trellis.errors import TrellisError
 from trellis.inference import reference
 from trellis.models import HMM, HMMConfig
@@ -238,11 +238,12 @@ def test_every_question_has_an_answer_for_no_tokens():
     assert model.sample_posterior(nothing_BT, 4).shape == (2, 4, 0)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=named)
-def test_products_in_bf16_leave_everything_else_in_float32(config):
+@pytest.mark.parametrize("native", [True, False])
+@every_config
+def test_products_in_bf16_leave_everything_else_in_float32(config, native):
     model, ids = make(config).float(), random_ids(3, 8, config.vocab_size)
     exact, state = model.score(ids)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16), kernels.using(kernels.status().level if native else None):
         near, _ = model.score(ids, state.detach())
         near.sum().backward()
     exact, _ = model.score(ids, state.detach())

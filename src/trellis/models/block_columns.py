@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trellis.models.pairs import full_precision
+from trellis.models.columns import full_precision
 
 SLICE = 256  # words at a time where each has its own list: 256 × 128 states × 256 numbers are 32 MB
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs, full_precision
+from trellis.models.columns import full_precision
+from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs
 from trellis.models.state_features import States, in_lists
 
 

@@ -18,6 +18,11 @@ from trellis import kernels
 SLICE = 1024  # words at a time; 1024 × 512 states of float32 are 2 MB
 
 
+def full_precision() -> torch.autocast:
+    """A context in which products are in float32 even where others are not: normalisers need all their digits."""
+    return torch.autocast("cpu", enabled=False)
+
+
 def _log_total(slices: list[Tensor]) -> Tensor:
     return torch.logsumexp(torch.stack(slices), 0)
 
@@ -43,9 +48,10 @@ class _ScalarColumns(torch.autograd.Function):
 class _LowRankColumns(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
-        log_total_S = _log_total([torch.logsumexp(part @ states_SR.T, 0) for part in words_VR.split(SLICE)])
-        ctx.save_for_backward(words_VR, states_SR, ids_N, log_total_S)
-        return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
+        with full_precision():
+            log_total_S = _log_total([torch.logsumexp(part @ states_SR.T, 0) for part in words_VR.split(SLICE)])
+            ctx.save_for_backward(words_VR, states_SR, ids_N, log_total_S)
+            return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
 
     @staticmethod
     @once_differentiable
@@ -53,12 +59,13 @@ class _LowRankColumns(torch.autograd.Function):
         words_VR, states_SR, ids_N, log_total_S = ctx.saved_tensors
         less_S = -grad_NS.sum(0)
         grad_VR = torch.empty_like(words_VR)
-        grad_SR = grad_NS.T @ words_VR.index_select(0, ids_N)
-        for grad, words in zip(grad_VR.split(SLICE), words_VR.split(SLICE), strict=True):
-            logits = torch.addmm(-log_total_S, words, states_SR.T).exp_().mul_(less_S)
-            torch.mm(logits, states_SR, out=grad)
-            grad_SR.addmm_(logits.T, words)
-        return grad_VR.index_add_(0, ids_N, grad_NS @ states_SR), grad_SR, None
+        with full_precision():
+            grad_SR = grad_NS.T @ words_VR.index_select(0, ids_N)
+            for grad, words in zip(grad_VR.split(SLICE), words_VR.split(SLICE), strict=True):
+                logits = torch.addmm(-log_total_S, words, states_SR.T).exp_().mul_(less_S)
+                torch.mm(logits, states_SR, out=grad)
+                grad_SR.addmm_(logits.T, words)
+            return grad_VR.index_add_(0, ids_N, grad_NS @ states_SR), grad_SR, None
 
 
 def scalar_columns(logits_VS: Tensor, ids_N: Tensor) -> Tensor:
@@ -70,6 +77,6 @@ def low_rank_columns(words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tens
     """The same for logits = words · statesᵀ, of which the whole never exists."""
     if kernels.usable(words_VR, states_SR):
         log_total_S = kernels.log_totals(states_SR, words_VR, bf16=kernels.in_bf16())
-        with torch.autocast("cpu", enabled=False):
+        with full_precision():
             return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
     return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -14,13 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis import kernels
+from trellis.models.columns import full_precision
 
 CHUNK = 1 << 22  # logits held at once by a normaliser: 16 MB of float32
-
-
-def full_precision() -> torch.autocast:
-    """A context in which products are in float32 even where others are not: normalisers need all their digits."""
-    return torch.autocast("cpu", enabled=False)
 
 
 class Pairs(NamedTuple):
@@ -70,7 +66,8 @@ def _backward(
             count.sub_(into.mul(torch.where(scale > 0, total / scale, 0.0).unsqueeze(1)))
         flat = count.view(-1, states)
         torch.mm(flat.T, entering_GJR.index_select(0, pairs.enter_P[here]).view(-1, width), out=grad_leaving[n])
-        grad_entering.index_add_(0, pairs.enter_P[here], torch.mm(flat, leaving_NKR[n]).view(-1, entered, width))
+        to_entering = torch.mm(flat, leaving_NKR[n]).to(grad_entering)  # in half precision, added up in full
+        grad_entering.index_add_(0, pairs.enter_P[here], to_entering.view(-1, entered, width))
     return grad_leaving, grad_entering, total_PK
 
 
