@@ -257,6 +257,7 @@ def test_evaluation_uses_every_state_and_training_another_choice_each_batch():
         ({"states": 8, "blocks": 4, "dropout": 0.9}, "would leave no state of the 2 in a block"),
         ({"dropout": 1.0}, "below it"),
         ({"clusters": "uniform"}, "transition=flat"),
+        ({"parameters": "low_rank", "embeddings": "factored"}, "parameters=neural"),
         ({"states": 0}, "at least 1"),
     ],
 )
@@ -268,6 +269,20 @@ def test_shapes_that_cannot_be_are_refused(settings, sentence):
 def test_words_cannot_share_a_number_of_states_they_do_not_divide():
     with pytest.raises(TrellisError, match="such as 22"):
         BlockedHMM(BlockedConfig(VOCABULARY, states=25, blocks=1, clusters="words"))
+
+
+def test_one_block_a_word_has_no_use_for_a_number_of_blocks():
+    config = BlockedConfig(VOCABULARY, states=2 * VOCABULARY, blocks=128, width=6, clusters="words")
+    assert BlockedHMM(config).states_GK.shape == (VOCABULARY, 2)
+    with pytest.raises(TrellisError, match="would leave no state of the 1 in a block"):
+        BlockedHMM(BlockedConfig(VOCABULARY, states=VOCABULARY, width=6, clusters="words", dropout=0.6))
+
+
+def test_a_word_whose_states_are_all_dropped_is_said():
+    config = BlockedConfig(VOCABULARY, STATES, BLOCKS, width=6, clusters="uniform", transition="flat", dropout=0.9)
+    model = BlockedHMM(config, seed=1, groups=uniform_subsets(VOCABULARY, STATES, 1, seed=3))
+    with pytest.raises(TrellisError, match="dropout has left a word no state"):
+        model.score(torch.arange(VOCABULARY)[None])
 
 
 def test_too_many_states_for_a_gap_is_said(monkeypatch):
@@ -290,6 +305,8 @@ def test_groups_come_from_the_text_or_from_a_file(text, tmp_path):
     path.write_text("".join(f"{bits}\t{words.token(word)}\t1\n" for word, bits in enumerate("001010")))
     config = BlockedConfig(6, states=8, blocks=2, clusters=str(path))
     assert BlockedHMM.for_text(config, ids, words, seed=0).group_V.tolist() == [0, 0, 1, 0, 1, 0]
+    with pytest.raises(TrellisError, match="neither brown, words, uniform nor a file that is there: 'bronw'"):
+        BlockedHMM.for_text(BlockedConfig(6, states=8, blocks=4, clusters="bronw"), ids, words, seed=0)
     with pytest.raises(TrellisError, match=r"set model\.blocks=2"):
         BlockedHMM.for_text(BlockedConfig(6, states=8, blocks=4, clusters=str(path)), ids, words, seed=0)
 

@@ -13,6 +13,9 @@ from safetensors.torch import load_file
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate
 from trellis.models import HMM, HMMConfig, Unigram, load_model
+from trellis.models.blocked import BlockedHMM
+from trellis.models.blocked_parts import BlockedConfig
+from trellis.models.groups import partition
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import Streams, Windows
@@ -75,6 +78,12 @@ def lstm(seed):
     return LSTM(LSTMConfig(WORDS.vocab_size, width=6, dropout=0.5), seed=seed)
 
 
+def blocked(seed):
+    """One that draws which states take part, and carries a belief from one choice to the next."""
+    config = BlockedConfig(WORDS.vocab_size, 16, 2, width=6, dropout=0.5)
+    return BlockedHMM(config, seed, partition(torch.arange(WORDS.vocab_size) % 2, 16, 2))
+
+
 # Resuming
 
 
@@ -85,7 +94,7 @@ def lstm(seed):
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0}, low_rank),
         ({"schedule": "plateau", "patience": 0, "factor": 0.5, "lr": 1.0, "restarts": 2, "restart_steps": 2}, low_rank),
         ({"method": "baum_welch", "full_batch": True, "epochs": 14.0, "step_size": 0.7}, make_model),
-        *(({"batching": b, "lr": 0.01}, lstm) for b in BATCHINGS),
+        *(({"batching": b, "lr": 0.01}, make) for b, make in itertools.product(BATCHINGS, (lstm, blocked))),
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0, "lr": 0.01}, lstm),
     ],
 )

@@ -91,10 +91,7 @@ class BilinearTransition(nn.Module):
         log_block_NKM = self._log_block(leaving_NR.unsqueeze(1))
         if log_block_NKM is None:
             return logits_NS.log_softmax(-1)
-        within_NMK = logits_NS.view(
-            len(states_N), log_block_NKM.shape[2], states // log_block_NKM.shape[2]
-        ).log_softmax(-1)
-        return (within_NMK + log_block_NKM.squeeze(1).unsqueeze(-1)).flatten(1)
+        return _block_then_state(log_block_NKM.squeeze(1), logits_NS)
 
 
 class ScalarTransition(nn.Module):
@@ -135,11 +132,7 @@ class ScalarTransition(nn.Module):
         logits_NS = self.table.index_select(0, states_N)
         if self.block is None:
             return logits_NS.log_softmax(-1)
-        log_block_NM = self.block.index_select(0, states_N).log_softmax(-1)
-        within_NMK = logits_NS.view(len(states_N), log_block_NM.shape[1], states // log_block_NM.shape[1]).log_softmax(
-            -1
-        )
-        return (within_NMK + log_block_NM.unsqueeze(-1)).flatten(1)
+        return _block_then_state(self.block.index_select(0, states_N).log_softmax(-1), logits_NS)
 
 
 def _block_then_state(log_block_NM: Tensor, logits_NS: Tensor) -> Tensor:

@@ -377,6 +377,10 @@ class BlockedHMM(Model):
         groups_G, list_BT = self.group_V[ids_BT].unique(return_inverse=True)
         enter_GJ = kept.states_GJ[groups_G]
         alive_GJ = None if kept.alive_S is None else kept.alive_S[enter_GJ]
+        if alive_GJ is not None and not bool(alive_GJ.any(1).all()):
+            raise TrellisError(
+                "dropout has left a word no state: lower model.dropout, or model.blocks to give it more."
+            )
         code_N, pair = (list_BT[:, :-1] * len(groups_G) + list_BT[:, 1:]).unique(return_inverse=True)
         pairs = Pairs(code_N // max(1, len(groups_G)), code_N % max(1, len(groups_G)))
         lists = Lists(enter_GJ, enter_GJ, groups_G, alive_GJ, pairs, kept.all_S)
@@ -395,9 +399,9 @@ class BlockedHMM(Model):
 
     def _first(self, state: Tensor | None, list_BT: Tensor, lists: Lists) -> Tensor:
         """p(first state) of each row, among the states of its first token's list."""
-        entered_B = list_BT[:, 0] if list_BT.shape[1] else list_BT.new_zeros(len(list_BT))
         if list_BT.shape[1] == 0:
             return torch.zeros(len(list_BT), self.states_GK.shape[1], device=self.device)
+        entered_B = list_BT[:, 0]
         if state is None:
             return self._start(lists.kept_S)[lists.enter_GJ[entered_B]]
         # The states that carry belief, as many as the row that has most: dropped since or not, they are left.

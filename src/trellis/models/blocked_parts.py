@@ -40,23 +40,28 @@ class BlockedConfig(ModelConfig):
                 f"{self.states:,} states cannot be cut into {self.blocks:,} equal blocks: make model.states a multiple "
                 f"of model.blocks, such as {max(1, round(self.states / self.blocks)) * self.blocks:,}."
             )
-        if self.blocks > self.vocab_size:
+        if self.clusters != "words" and self.blocks > self.vocab_size:
             raise TrellisError(
                 f"{self.blocks:,} blocks are more than the vocabulary's {self.vocab_size:,} types: lower model.blocks."
             )
         if not 0 <= self.dropout < 1:
             raise TrellisError(f"model.dropout must lie between 0 and 1, and below it, not {self.dropout}.")
-        if self.clusters != "words" and self.kept(self.states // self.blocks) < 1:
-            raise TrellisError(
-                f"a dropout of {self.dropout} would leave no state of the {self.states // self.blocks} in a block: "
-                "lower model.dropout or model.blocks."
-            )
+        if self.clusters != "words":
+            self.kept(self.states // self.blocks)
         if self.clusters == "uniform" and (self.transition != "flat" or self.embeddings != "independent"):
             raise TrellisError("uniform subsets are no blocks: set model.transition=flat, embeddings=independent.")
+        if self.embeddings == "factored" and self.parameters != "neural":
+            raise TrellisError("factored embeddings are for networks: set model.parameters=neural.")
 
     def kept(self, size: int) -> int:
-        """How many of a group's states a training batch keeps."""
-        return size - round(self.dropout * size)
+        """How many of a group's states a training batch keeps; none is refused."""
+        kept = size - round(self.dropout * size)
+        if kept < 1:
+            raise TrellisError(
+                f"a dropout of {self.dropout} would leave no state of the {size} in a block: lower model.dropout, or "
+                "give a block more states."
+            )
+        return kept
 
 
 class Parts(NamedTuple):
@@ -79,6 +84,7 @@ def any_groups(config: BlockedConfig, seed: int = 0) -> Groups:
             f"{config.states:,} states cannot be shared equally by {config.vocab_size:,} words: make model.states a "
             f"multiple of the vocabulary, such as {near:,}."
         )
+    config.kept(config.states // config.vocab_size)
     return partition(torch.arange(config.vocab_size), config.states, config.vocab_size)
 
 
