@@ -324,6 +324,12 @@ def test_a_file_that_misses_words_stops_or_puts_them_where_asked(text, tmp_path)
         BlockedHMM.for_text(BlockedConfig(6, **config, unclustered="z"), ids, words, seed=0)
 
 
+def test_a_state_in_no_subset_is_refused(text):
+    config = BlockedConfig(6, states=40, blocks=5, width=6, clusters="uniform", transition="flat")
+    with pytest.raises(TrellisError, match="of the 40 states are in no word's subset"):
+        BlockedHMM.for_text(config, *text, seed=0)
+
+
 def test_uniform_subsets_have_their_size_and_no_state_twice():
     groups = uniform_subsets(50, 40, 7, seed=1)
     assert isinstance(groups, Groups)

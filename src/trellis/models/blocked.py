@@ -117,6 +117,11 @@ class BlockedHMM(Model):
         if config.clusters not in ("words", "uniform"):
             group_V = clusters_of(config.clusters, config.blocks, text, tokenizer, config.unclustered)
             groups = groups._replace(group_V=group_V)
+        if idle := config.states - len(groups.states_GK[groups.group_V].unique()):
+            raise TrellisError(
+                f"{idle:,} of the {config.states:,} states are in no word's subset and would emit nothing: lower "
+                "model.states or model.blocks."
+            )
         return cls(config, seed, groups)
 
     @property
