@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from runs import SHARED, STOPPED, run, settings
+from runs import SHARED, STOPPED, run, settings, shared_model
 
 from trellis.training import Stopped, loop
 from trellis.training.distributed import leave
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     for name, changes in SHARED.items():
-        run(folder / name, settings(**changes))
+        run(folder / name, settings(**changes), make=shared_model(name))
     stop_after(8, rank=1)
     for name in ("resumed", "left to one"):
         try:

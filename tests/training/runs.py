@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from trellis.models import HMM, HMMConfig
+from trellis.models.blocked import BlockedHMM
+from trellis.models.blocked_parts import BlockedConfig
+from trellis.models.groups import partition
+from trellis.models.model import Model
 from trellis.text import IdFile, MemoryCorpus, WordTokenizer, prepare
 from trellis.training import Trained, TrainingSettings, train
 
@@ -25,6 +30,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "baum_welch": {"batch_size": 5, "batching": "streams", "method": "baum_welch"},
     "baum_welch windows": {"batch_size": 5, "method": "baum_welch"},
     "full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "epochs": 5.0},
+    "blocked streams": {"batch_size": 5, "batching": "streams"},
     "one window": {"batch_size": 2, "length": 1000},  # one process never has anything to do
 }
 STOPPED: dict[str, Any] = {"batch_size": 5, "batching": "streams", "epochs": 3.0}
@@ -47,6 +53,18 @@ def make_model(seed: int) -> HMM:
     return HMM(HMMConfig(WORDS.vocab_size, STATES), seed=seed)
 
 
+def blocked(seed: int, **changes: Any) -> BlockedHMM:
+    """One that draws which states take part, and carries a belief from one choice to the next."""
+    config = BlockedConfig(WORDS.vocab_size, 16, 2, width=6, dropout=0.5, **changes)
+    return BlockedHMM(config, seed, partition(torch.arange(WORDS.vocab_size) % 2, 16, 2))
+
+
+def shared_model(case: str) -> Callable[[int], Model]:
+    """The model of a case of SHARED."""
+    # Of scalars: a network has numbers that do not matter, which rounding moves.
+    return partial(blocked, parameters="scalar") if case.startswith("blocked") else make_model
+
+
 def settings(**changes: Any) -> TrainingSettings:
     """About 22 updates of 4 × 6 tokens, with a checkpoint now and then."""
     small: dict[str, Any] = {"batch_size": 4, "length": 6, "epochs": 2.0, "checkpoint_every": 3, "lr": 0.1}
@@ -59,7 +77,7 @@ def run(
     *,
     resume: bool = False,
     valid: bool = True,
-    make: Callable[[int], HMM] = make_model,
+    make: Callable[[int], Model] = make_model,
 ) -> Trained:
     """Train in `folder/run` on texts cached beside it."""
     cache = folder / "cache"

@@ -11,7 +11,7 @@ import torch
 from trellis.training import checkpoints
 from trellis.training.distributed import World
 
-from .runs import SHARED, STOPPED, diary, run, settings, tensors
+from .runs import SHARED, STOPPED, diary, run, settings, shared_model, tensors
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def assert_close_runs(a, b):
 @pytest.mark.parametrize("case", SHARED)
 def test_two_processes_learn_what_one_does(case, two, tmp_path):
     folder, _ = two
-    run(tmp_path, settings(**SHARED[case]))
+    run(tmp_path, settings(**SHARED[case]), make=shared_model(case))
     assert_close_runs(folder / case, tmp_path)
 
 

@@ -13,9 +13,6 @@ from safetensors.torch import load_file
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate
 from trellis.models import HMM, HMMConfig, Unigram, load_model
-from trellis.models.blocked import BlockedHMM
-from trellis.models.blocked_parts import BlockedConfig
-from trellis.models.groups import partition
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import Streams, Windows
@@ -29,6 +26,7 @@ from .runs import (
     STATES,
     WORDS,
     assert_same_run,
+    blocked,
     diary,
     make_model,
     run,
@@ -76,12 +74,6 @@ def low_rank(seed):
 def lstm(seed):
     """A model that draws at random while it learns."""
     return LSTM(LSTMConfig(WORDS.vocab_size, width=6, dropout=0.5), seed=seed)
-
-
-def blocked(seed):
-    """One that draws which states take part, and carries a belief from one choice to the next."""
-    config = BlockedConfig(WORDS.vocab_size, 16, 2, width=6, dropout=0.5)
-    return BlockedHMM(config, seed, partition(torch.arange(WORDS.vocab_size) % 2, 16, 2))
 
 
 # Resuming
