@@ -19,6 +19,12 @@ def test_what_is_written_is_read_back(tmp_path):
     assert found.paths == TREE.paths
 
 
+def test_a_word_may_hold_what_elsewhere_ends_a_line(tmp_path):
+    words = WordTokenizer(["<unk>", "<eos>", "a\u2028b", "c\x85", "d"])
+    write_paths(tmp_path / "paths", TREE, words, np.ones(5, dtype=np.int64))
+    assert read_paths(tmp_path / "paths", words).cluster_V.tolist() == TREE.cluster_V.tolist()
+
+
 def test_words_outside_the_vocabulary_are_passed_over(tmp_path):
     path = tmp_path / "paths"
     write_paths(path, TREE, WORDS, np.ones(5, dtype=np.int64))

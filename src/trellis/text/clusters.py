@@ -69,7 +69,8 @@ def read_paths(path: Path, tokenizer: Tokenizer, unclustered: str | None = None)
 def _entries(path: Path) -> list[tuple[str, str]]:
     """Each line's word and path."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # not splitlines(), which would end lines within words that hold rarer separators
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except FileNotFoundError:
         raise TrellisError(f"there is no cluster file {path}: check the path.") from None
     except UnicodeDecodeError as error:
