@@ -29,7 +29,7 @@ sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitiz
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml
+.venv/installed: .venv/bin/python pyproject.toml setup.py $(wildcard src/native/*)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
@@ -42,4 +42,4 @@ sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitiz
 	@touch $@
 
 clean:  ## delete the environment and caches, not your runs
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info src/trellis/*.so
