@@ -23,7 +23,7 @@ from trellis.errors import TrellisError
 
 PATH = Path(__file__).parents[1] / "_kernels.so"
 VARIABLE = "TRELLIS_KERNELS"
-# In the library's numbering. The first four are what the variable takes; the others are for tests.
+# In the library's numbering. The last two are the kernels of other processors, for tests.
 LEVELS = {"portable": 0, "avx2": 1, "avx512": 2, "amx": 3, "amx-emulated": 4, "avx512-without-bf16": 5}
 FEATURES = ("avx2", "avx512", "avx512_bf16", "amx")  # bits of what the library finds
 NO_MEMORY, BAD_INDEX = 2, 3  # what a call answers if it cannot
