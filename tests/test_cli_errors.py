@@ -337,3 +337,9 @@ def test_a_bug_still_shows_itself(model, monkeypatch):
     monkeypatch.setattr(HMM, "tables", bug)
     with pytest.raises(ZeroDivisionError):
         main(["sample", str(model)])
+
+
+def test_clusters_need_a_folder_before_they_are_found(refused):
+    assert "there is no folder no/such to write text.paths into" in refused(
+        "cluster", "text.txt", "--clusters", 2, "--out", "no/such/text.paths"
+    )

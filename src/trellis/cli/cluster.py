@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trellis.cli.terminal import DataDir, Json, Threads, print_figures, print_json
+from trellis.errors import TrellisError
 from trellis.progress import short_time
 
 EXAMPLE = "Example:\n\ntrellis cluster ptb --clusters 128 --out ptb.paths --data-dir data"
@@ -34,6 +35,8 @@ def run(
     from trellis.config import DataSettings
     from trellis.text import brown, prepare, write_paths
 
+    if not out.parent.is_dir():  # before minutes of work, not after
+        raise TrellisError(f"there is no folder {out.parent} to write {out.name} into: make it.")
     data = DataSettings(corpus[0] if len(corpus) == 1 else corpus, data_dir=data_dir, tokenizer=tokenizer,
                         vocab_size=vocab_size, min_count=min_count)  # fmt: skip
     text = open_sources(corpus, "train", data_dir)
