@@ -92,7 +92,10 @@ class _Kept(NamedTuple):
 
 
 class BlockedHMM(Model):
-    """A hidden Markov language model whose words are emitted by groups of states. It answers as `HMM` does."""
+    """A hidden Markov language model whose words are emitted by groups of states.
+
+    It answers what `HMM` answers; beliefs and posteriors are over the states of each token's group (`Beliefs`).
+    """
 
     config: BlockedConfig
     config_class: ClassVar[type[ModelConfig]] = BlockedConfig
