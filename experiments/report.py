@@ -44,7 +44,7 @@ LAPTOP = f"""Budget *laptop*: hierarchical transitions unless it says flat; embe
 64 tokens a batch; AdamW at 0.01, or a rate of `experiments/rates.yaml`, with cosine decay. Everything but Table 1 is a
 sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and 4 are at 2^13 states where the paper
 has 2^14, and uniform subsets at 2^13 alone. Baselines are trained as in `configs/`. A batch of the paper is 16 × 32
-tokens, on an RTX 2080.
+tokens, on an RTX 2080. Training perplexity is that of the text's first 100,000 tokens.
 """
 PAPER = "Budget *paper*: the published settings."
 TITLES = {
