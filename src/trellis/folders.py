@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -109,3 +110,11 @@ def disk_trouble(where: Path, remedy: str = ANOTHER) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise TrellisError(f"{where} cannot be written; {remedy}.") from error
         raise
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process make `path`, by a lock beside it; the system frees the lock of a process that dies."""
+    with path.with_name(f".{path.name}.lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

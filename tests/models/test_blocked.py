@@ -258,6 +258,7 @@ def test_evaluation_uses_every_state_and_training_another_choice_each_batch():
         ({"dropout": 1.0}, "below it"),
         ({"clusters": "uniform"}, "transition=flat"),
         ({"parameters": "low_rank", "embeddings": "factored"}, "parameters=neural"),
+        ({"unclustered": "the"}, "for clusters of a file"),
         ({"states": 0}, "at least 1"),
     ],
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trellis.errors import TrellisError
-from trellis.text import BrownTree, WordTokenizer, read_paths, write_paths
+from trellis.text import BrownTree, MemoryCorpus, WordTokenizer, brown_clusters, prepare, read_paths, write_paths
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "cat", "dog", "sees"])
 TREE = BrownTree(np.array([0, 2, 1, 1, 2]), ("00", "01", "1"))
@@ -50,3 +50,24 @@ def test_bad_files_are_explained(tmp_path, content, message):
 def test_a_missing_file_is_said():
     with pytest.raises(TrellisError, match="there is no cluster file nowhere"):
         read_paths(Path("nowhere"), WORDS)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no array", "cut", "another vocabulary"])
+def test_damaged_clusters_are_found_anew(tmp_path, damage):
+    text = prepare(MemoryCorpus("text", ("cat sees dog", "dog sees cat", "cat sees cat")), WORDS, tmp_path, quiet=True)
+    found = brown_clusters(text, 2)
+    path = text.folder / "brown-2.npy"
+    whole = path.read_bytes()
+    if damage == "another vocabulary":
+        np.save(path, np.zeros(3, dtype=np.int64))
+    else:
+        path.write_bytes(whole[:-5] if damage == "cut" else damage)
+    assert brown_clusters(text, 2).tolist() == found.tolist()
+    assert path.read_bytes() == whole
+
+
+def test_known_clusters_need_no_permission_to_write(tmp_path, monkeypatch):
+    text = prepare(MemoryCorpus("text", ("cat sees dog",)), WORDS, tmp_path, quiet=True)
+    found = brown_clusters(text, 2)
+    monkeypatch.setattr("trellis.text.clusters.one_at_a_time", None)
+    assert brown_clusters(text, 2).tolist() == found.tolist()

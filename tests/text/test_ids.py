@@ -140,7 +140,7 @@ def test_a_file_that_changes_under_way_is_not_kept(tmp_path, monkeypatch):
 
 def test_a_cache_that_is_whole_needs_no_writing(watched, tmp_path, monkeypatch):
     prepare(watched, WORDS, tmp_path)
-    monkeypatch.setattr(ids, "_lock", None)
+    monkeypatch.setattr(ids, "one_at_a_time", None)
     assert len(prepare(watched, WORDS, tmp_path)) == 8
 
 

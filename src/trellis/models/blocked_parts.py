@@ -50,6 +50,8 @@ class BlockedConfig(ModelConfig):
             self.kept(self.states // self.blocks)
         if self.clusters == "uniform" and (self.transition != "flat" or self.embeddings != "independent"):
             raise TrellisError("uniform subsets are no blocks: set model.transition=flat, embeddings=independent.")
+        if self.unclustered is not None and self.clusters in ("brown", "words", "uniform"):
+            raise TrellisError("model.unclustered is for clusters of a file: leave it out, or name the file.")
         if self.embeddings == "factored" and self.parameters != "neural":
             raise TrellisError("factored embeddings are for networks: set model.parameters=neural.")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import disk_trouble
+from trellis.folders import disk_trouble, one_at_a_time
 from trellis.text.brown import BrownTree, brown
 from trellis.text.ids import IdFile
 from trellis.text.tokenizer import Tokenizer
@@ -29,18 +28,31 @@ def write_paths(path: Path, tree: BrownTree, tokenizer: Tokenizer, count_V: NDAr
 
 
 def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
-    """The Brown cluster of every type, V; found once for a text and kept beside its ids."""
+    """The Brown cluster of every type, V; found once for a text and kept beside its ids.
+
+    Processes that want the same at the same time wait for the first one to find it.
+    """
     path = text.folder / f"brown-{clusters}.npy"
-    if path.exists():
-        known: NDArray[np.int64] = np.load(path)
-        return known
-    cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
-    with disk_trouble(path):
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    if (known_V := _known(path, text)) is not None:  # before the lock, so that no permission to write is needed
+        return known_V
+    with disk_trouble(path), one_at_a_time(path):
+        if (known_V := _known(path, text)) is not None:
+            return known_V
+        cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
+        partial = path.with_name(f".{path.name}.partial")
         with partial.open("wb") as file:
             np.save(file, cluster_V)
         partial.replace(path)
     return cluster_V
+
+
+def _known(path: Path, text: IdFile) -> NDArray[np.int64] | None:
+    """Clusters found before; absent and damaged are the same, for both are mended by finding them anew."""
+    try:
+        cluster_V: NDArray[np.int64] = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return cluster_V if cluster_V.shape == (text.meta.vocab_size,) else None
 
 
 def read_paths(path: Path, tokenizer: Tokenizer, unclustered: str | None = None) -> BrownTree:

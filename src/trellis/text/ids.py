@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import clear_partial, default_cache, disk_trouble, whole_folder
+from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
 from trellis.progress import Progress, short_number
 from trellis.text.corpora import Corpus
 from trellis.text.files import ignore
@@ -99,7 +97,7 @@ def prepare(
         return found
     with disk_trouble(cache, _REMEDY):
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(folder.with_name(f".{folder.name}.lock")):
+        with one_at_a_time(folder):
             if not _whole(folder):
                 clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
                 with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
@@ -213,11 +211,3 @@ def _read_meta(folder: Path) -> IdMeta:
     if meta.format != _FORMAT:
         raise TrellisError(f"{folder} was made by another version of trellis; prepare the corpus again.")
     return meta
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Let one process write; the system frees the lock of a process that dies."""
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
