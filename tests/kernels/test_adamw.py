@@ -50,14 +50,24 @@ def test_untouched_rows_catch_up_to_the_very_number(level: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(sparse, dense, strict=True))
 
 
-def test_steps_are_restored(level: str) -> None:
-    steps, again = kernels.AdamSteps((0.9, 0.95), 0.1), kernels.AdamSteps((0.9, 0.95), 0.1)
-    for _ in range(70):
-        steps.take(0.1)
-    again.restore(steps.table.clone())
-    steps.take(0.2)
-    again.take(0.2)
-    assert torch.equal(steps.table, again.table)
+def test_rows_that_have_caught_up_need_no_history(level: str) -> None:
+    V, R = 6, 5
+    told, forgotten = ([table(V, R), torch.zeros(V, R), torch.zeros(V, R)] for _ in range(2))
+    remember, forget = kernels.AdamSteps((0.9, 0.95), 0.1), kernels.AdamSteps((0.9, 0.95), 0.1)
+    seen = [torch.zeros(V, dtype=torch.int64) for _ in range(2)]
+    for step in range(8):
+        rows = torch.tensor([step % V])
+        for tensors, steps, seen_V in ((told, remember, seen[0]), (forgotten, forget, seen[1])):
+            steps.take(0.1)
+            kernels.adamw_rows_(tensors[0], rows, table(1, R, seed=step), *tensors[1:], seen_V, steps)
+        if step == 4:
+            kernels.adamw_rows_(forgotten[0], torch.arange(V), None, *forgotten[1:], seen[1], forget)
+            forget.forget()
+            seen[1].zero_()
+    for tensors, steps, seen_V in ((told, remember, seen[0]), (forgotten, forget, seen[1])):
+        kernels.adamw_rows_(tensors[0], torch.arange(V), None, *tensors[1:], seen_V, steps)
+    assert (len(remember.recent), len(forget.recent)) == (8, 3)
+    assert all(torch.equal(a, b) for a, b in zip(told, forgotten, strict=True))
 
 
 def test_what_does_not_fit_is_refused(level: str) -> None:

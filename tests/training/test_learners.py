@@ -67,6 +67,25 @@ def test_an_update_is_adamw_on_the_mean_loss_with_a_clipped_gradient(parts, clip
     assert set(clipped) == {clip == 0.05}
 
 
+@pytest.mark.parametrize("clip", [1e-3, 5.0])
+def test_an_update_in_float32_is_that_of_torch_from_the_same_gradients(clip):
+    settings = TrainingSettings(lr=0.1, clip=clip, weight_decay=0.03)
+    ours, theirs = model_of().float(), model_of().float()
+    learner = GradientLearner(ours, settings)
+    optimizer = torch.optim.AdamW(theirs.parameters(), betas=(0.9, 0.95), weight_decay=0.03)
+    for update, multiplier in enumerate([0.2, 1.0, 0.6, 0.1]):
+        tokens = learner.learn(a_batch(seed=update, lengths=[5, 2, 4, 1]), None).tokens
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            b.grad = a.grad * (200 * 64 / tokens)  # what the usual batch's mean lacks to that of this one
+        learner.update(tokens, multiplier)
+        assert all(parameter.grad is None for parameter in ours.parameters())
+        assert (float(torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)) > clip) is (clip == 1e-3)
+        optimizer.param_groups[0]["lr"] = 0.1 * multiplier
+        optimizer.step()
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_two_batches_accumulated_are_one_of_both():
     first, second = a_batch(seed=1), a_batch(seed=2)
     both = Batch(torch.cat([first.ids, second.ids]), torch.cat([first.lengths, second.lengths]), False)

@@ -17,6 +17,7 @@ from trellis.models import HMM
 from trellis.models.model import Model
 from trellis.models.parameters import Scalar
 from trellis.text import Batch
+from trellis.training.adamw import AdamW
 from trellis.training.distributed import World
 from trellis.training.memory import keep_freed_memory
 from trellis.training.settings import TrainingSettings
@@ -71,20 +72,14 @@ class GradientLearner:
         self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
         keep_freed_memory()
         self.parameters = list(model.parameters())
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=settings.lr,
-            betas=(settings.betas[0], settings.betas[1]),
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        self.optimizer = AdamW(self.parameters, (settings.betas[0], settings.betas[1]), settings.weight_decay)
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add the gradient of the batch's total, up to the constant that `update` takes out."""
         with products_in(self.settings.precision):
             log_prob_BT, state = self.model.score(batch.ids, state, batch.lengths)
             nats = -log_prob_BT.double().sum()
-            # Divided by what the tokens of an update usually are, so that there is seldom need to scale it again.
+            # Divided by what the tokens of an update usually are: near its final size, it stays within its precision.
             (nats / self.usual_tokens).backward()
         check_possible(log_prob_BT)
         return Learnt(float(nats.detach()), batch.tokens, state.detach())
@@ -99,26 +94,17 @@ class GradientLearner:
         if not math.isfinite(norm):  # before it reaches the parameters, and a checkpoint
             raise TrellisError("the gradient of this update has diverged: lower training.lr.")
         scale = min(1.0, self.settings.clip / (norm + 1e-12)) * to_mean
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient if scale == 1.0 else gradient.mul_(scale)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * multiplier
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.step(gradients, self.rate * multiplier, scale)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
         """AdamW's moments and counts, by parameter."""
-        state = self.optimizer.state_dict()["state"]
-        return {f"{i}.{name}": tensor for i, entry in state.items() for name, tensor in entry.items()}
+        return self.optimizer.tensors()
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take up where a checkpoint left off."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            index, name = key.split(".", 1)
-            state.setdefault(int(index), {})[name] = tensor
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.optimizer.restore(tensors)
 
 
 class BaumWelchLearner:

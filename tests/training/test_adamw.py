@@ -1,0 +1,153 @@
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from trellis import kernels
+from trellis.errors import TrellisError
+from trellis.models.storage import read_tensors, write_tensors
+from trellis.training import adamw
+from trellis.training.adamw import AdamW
+
+BETAS, STEPS = (0.9, 0.95), 60
+LEVELS = [*kernels.levels(), None]  # None: PyTorch's operations
+
+
+def drawn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def some_parameters():
+    """Vectors and tables of many sizes and both precisions, none and one number, and rows that lie apart."""
+    whole = [drawn(300, 130), drawn(37), drawn(5, 4, 3), drawn(), drawn(0, 7), drawn(33, 2, dtype=torch.float64)]
+    return [torch.nn.Parameter(p) for p in [*whole, drawn(6, 40).T, drawn(9, 20)[:, ::2]]]
+
+
+def gradients_of(parameters, step):
+    """Of sizes from large to next to nothing; one in five is zero."""
+    size = 10.0 ** (1 - step % 9)
+    return [
+        drawn(*p.shape, seed=100 * step + i, dtype=p.dtype) * size * (step % 5 > 0) for i, p in enumerate(parameters)
+    ]
+
+
+def rate_and_scale(step):
+    return 0.1 / (1 + step % 7), 1.0 if step % 3 else 0.01 * (1 + step)
+
+
+def theirs_after(steps, decay):
+    parameters = some_parameters()
+    optimizer = torch.optim.AdamW(parameters, betas=BETAS, weight_decay=decay)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"], scale = rate_and_scale(step)
+        for parameter, gradient in zip(parameters, gradients_of(parameters, step), strict=True):
+            parameter.grad = gradient * scale
+        optimizer.step()
+    return parameters, optimizer.state_dict()["state"]
+
+
+def go(optimizer, steps):
+    for step in steps:
+        optimizer.step(gradients_of(optimizer.parameters, step), *rate_and_scale(step))
+
+
+def same(a, b, **kwargs):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert_close(a[name], b[name], msg=lambda said, name=name: f"{name}: {said}", **kwargs)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_many_steps_are_those_of_torch(level, decay):
+    theirs, state = theirs_after(STEPS, decay)
+    ours = AdamW(some_parameters(), BETAS, decay)
+    with kernels.using(level):
+        go(ours, range(STEPS))
+    for a, b, start in zip(ours.parameters, theirs, some_parameters(), strict=True):
+        assert_close(a, b, rtol=1e-6, atol=1e-6 if a.dtype == torch.float32 else 1e-12)
+        assert not a.numel() or not torch.equal(a, start)
+    expected = {f"{i}.{name}": tensor for i, entry in state.items() for name, tensor in entry.items()}
+    same(ours.tensors(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("level", LEVELS[:-1])
+def test_native_steps_are_those_of_their_twin(level):
+    ours, twin = AdamW(some_parameters(), BETAS, 0.1), AdamW(some_parameters(), BETAS, 0.1)
+    with kernels.using(level):
+        go(ours, range(STEPS))
+    with kernels.using(None):
+        go(twin, range(STEPS))
+    for a, b in zip(ours.parameters, twin.parameters, strict=True):
+        assert_close(a, b, rtol=1e-6, atol=1e-6)
+    same(ours.tensors(), twin.tensors(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.skipif(not LEVELS[:-1], reason="the native kernels were not built")
+def test_native_code_takes_what_it_can(monkeypatch):
+    taken = {"native": [], "torch": []}
+    for name, module, function in (("native", kernels, "adamw_"), ("torch", adamw, "step_by_torch_")):
+        step = getattr(module, function)
+        noted = lambda *a, name=name, step=step, **k: (taken[name].append(tuple(a[0].shape)), step(*a, **k))  # noqa: E731
+        monkeypatch.setattr(module, function, noted)
+    AdamW(some := some_parameters(), BETAS, 0.0).step(gradients_of(some, 1), 0.1)
+    assert taken == {"native": [(300, 130), (37,), (5, 4, 3), (), (0, 7)], "torch": [(33, 2), (40, 6), (9, 10)]}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_are_left_as_they_are_in_any_order_of_memory(level):
+    apart, together = (AdamW([torch.nn.Parameter(drawn(40, 6))], BETAS, 0.1) for _ in range(2))
+    transposed = drawn(6, 40, seed=3).T
+    with kernels.using(level):
+        for _ in range(3):
+            apart.step([transposed], 0.1, 0.3)
+            together.step([transposed.contiguous()], 0.1, 0.3)
+    assert torch.equal(transposed, drawn(6, 40, seed=3).T)
+    assert_close(apart.parameters, together.parameters, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("before", "after"), [*itertools.product(LEVELS[-2:], repeat=2)])
+def test_a_checkpoint_goes_on(before, after, tmp_path):
+    whole, stopped = AdamW(some_parameters(), BETAS, 0.1), AdamW(some_parameters(), BETAS, 0.1)
+    with kernels.using(before):
+        go(whole, range(20))
+        go(stopped, range(20))
+    write_tensors(tmp_path / "moments.safetensors", stopped.tensors())
+    resumed = AdamW(stopped.parameters, BETAS, 0.1)
+    resumed.restore(read_tensors(tmp_path / "moments.safetensors"))
+    with kernels.using(after):
+        go(whole, range(20, 30))
+        go(resumed, range(20, 30))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, resumed.parameters, strict=True))
+
+
+def test_moments_of_torch_go_on():
+    theirs, state = theirs_after(20, 0.1)
+    ours = AdamW(theirs, BETAS, 0.1)
+    ours.restore({f"{i}.{name}": tensor for i, entry in state.items() for name, tensor in entry.items()})
+    go(ours, range(20, STEPS))
+    for a, b in zip(ours.parameters, theirs_after(STEPS, 0.1)[0], strict=True):
+        assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_restored_moments_have_the_parameters_precision_and_order():
+    ours, restored = AdamW(some_parameters(), BETAS, 0.1), AdamW(some_parameters(), BETAS, 0.1)
+    go(ours, range(2))
+    for parameter in restored.parameters:
+        parameter.data = parameter.data.double()
+    restored.restore(ours.tensors())
+    for parameter, moment in zip(restored.parameters, restored.moments, strict=True):
+        assert (moment.dtype, moment.stride()) == (torch.float64, torch.empty_like(parameter).stride())
+
+
+@pytest.mark.parametrize("wrong", ["absent", "shape", "extra"])
+def test_moments_of_another_model_are_refused(wrong):
+    ours = AdamW(some_parameters(), BETAS, 0.1)
+    tensors = ours.tensors()
+    if wrong == "absent":
+        del tensors["2.exp_avg_sq"]
+    else:
+        tensors["2.exp_avg" if wrong == "shape" else "99.exp_avg"] = torch.zeros(3)
+    with pytest.raises(TrellisError, match="the moments of AdamW in this checkpoint are not those of this model"):
+        ours.restore(tensors)
