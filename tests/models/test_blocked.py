@@ -114,6 +114,36 @@ def test_native_kernels_say_what_pytorch_says(transition, shape):
         assert_close(grad, want[name], rtol=1e-3, atol=2e-5, msg=lambda said, name=name: f"{name}: {said}")
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("states", [32, 34, 96])
+def test_native_kernels_say_what_pytorch_says_of_lists_that_overlap(states, dropout):
+    config = BlockedConfig(
+        VOCABULARY, states, blocks=2, width=17, transition="flat", clusters="uniform", dropout=dropout
+    )  # fmt: skip
+    model, ids, found = BlockedHMM(config, 0), random_ids(5, 9, VOCABULARY), []
+    for level in (None, kernels.status().level):
+        torch.manual_seed(2)
+        with kernels.using(level):
+            first, state = model.score(ids, None, LENGTHS)
+            second, _ = model.score(ids, state.detach(), LENGTHS)
+            found.append((first, second, gradients(model, (first + second).sum())))
+    (*slow, want), (*fast, grads) = found
+    assert_close(fast, slow, rtol=1e-5, atol=1e-6)
+    for name, grad in grads.items():
+        assert_close(grad, want[name], rtol=1e-3, atol=2e-5, msg=lambda said, name=name: f"{name}: {said}")
+
+
+@pytest.mark.parametrize("clusters", ["brown", "uniform"])
+def test_networks_see_each_state_of_a_batch_once(clusters, monkeypatch):
+    model, asked = make(transition="flat", clusters=clusters), []
+    leaving = model.vectors.leaving
+    monkeypatch.setattr(model.vectors, "leaving", lambda states_N: asked.append(states_N) or leaving(states_N))
+    ids = random_ids(4, 9, VOCABULARY)
+    model.score(ids)
+    assert len(asked) == 1
+    assert sorted(asked[0].tolist()) == model.states_GK[model.group_V[ids.unique()]].unique().tolist()
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_products_in_bf16_stay_near(native):
     model = BlockedHMM(BlockedConfig(VOCABULARY, states=64, blocks=2, width=32), 0, partition(GROUP_V % 2, 64, 2))
@@ -339,13 +369,13 @@ def test_uniform_subsets_have_their_size_and_no_state_twice():
     assert not torch.equal(groups.states_GK[0], groups.states_GK[1])
 
 
-@pytest.mark.parametrize("transition", ["hierarchical", "flat"])
-def test_batches_of_nothing(transition):
-    model = make(transition=transition).eval()
+@kinds
+def test_batches_of_nothing(kind):
+    model = make(**kind).eval()
     for shape in ((2, 0), (0, 3), (1, 1)):
         log_prob, state = model.score(torch.zeros(shape, dtype=torch.int64))
         assert log_prob.shape == shape
-        assert state.shape == (shape[0], STATES)
+        assert state.shape == (shape[0], model.config.states)
     _, before = model.score(random_ids(2, 3, VOCABULARY))
     _, after = model.score(torch.zeros(2, 0, dtype=torch.int64), before)
     assert torch.equal(after, before)

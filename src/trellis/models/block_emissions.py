@@ -5,9 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trellis.models.block_columns import Spans, block_columns, listed_logits, normalise_by_state
+from trellis.models.block_columns import (
+    Meetings,
+    Spans,
+    block_columns,
+    listed_log_totals,
+    listed_logits,
+    normalise_by_state,
+)
 from trellis.models.groups import Groups
-from trellis.models.state_features import States, in_lists
+from trellis.models.state_features import Distinct, States, in_lists
 
 
 class BilinearEmission(nn.Module):
@@ -22,18 +29,23 @@ class BilinearEmission(nn.Module):
                 states: int) -> Tensor:  # fmt: skip
         """log p(word | state) of distinct words in the states `enter_GJ` of their groups `groups_G`, N×J."""
         if len(groups.states_GK) == len(groups.group_V):  # every word has its own list, and lists may overlap
-            emitting_SR = vectors.emitting(torch.arange(states, device=words_N.device))
-            lists_VK = groups.states_GK[groups.group_V]
-            logits_VK = listed_logits(self.words, emitting_SR, lists_VK) + self.bias[:, None]
-            return (
-                normalise_by_state(logits_VK, lists_VK, states)
-                .index_select(0, words_N)
-                .gather(1, _places(groups, words_N, groups_G, enter_GJ))
-            )
+            entered_NJ = enter_GJ[torch.searchsorted(groups_G, groups.group_V[words_N])]
+            return self._of_lists(vectors, groups.states_GK[groups.group_V], entered_NJ, words_N, states)
         spans, place_N = Spans.of(groups.group_V, groups_G, words_N)
         emitting_GJR = in_lists(vectors.emitting, enter_GJ)
         words_WR, bias_W = self.words.index_select(0, spans.words_W), self.bias.index_select(0, spans.words_W)
         return block_columns(emitting_GJR, words_WR, bias_W, spans).index_select(0, place_N)
+
+    def _of_lists(self, vectors: States, lists_VK: Tensor, entered_NJ: Tensor, words_N: Tensor, states: int) -> Tensor:
+        """The same from the list of every word: the states entered, normalised over all words that meet them."""
+        entered = Distinct.of(entered_NJ)
+        emitting_UR, place_I = vectors.emitting(entered.states_U), entered.place_I
+        if place_I is None:
+            place_I = torch.arange(len(emitting_UR), device=words_N.device)
+        words_NR, bias_N1 = self.words.index_select(0, words_N), self.bias.index_select(0, words_N).unsqueeze(1)
+        logits_NJ = listed_logits(words_NR, emitting_UR, place_I.view_as(entered_NJ)) + bias_N1
+        meetings = Meetings.among(lists_VK, entered.states_U, states)
+        return logits_NJ - entered.spread(listed_log_totals(self.words, self.bias, emitting_UR, meetings))
 
 
 class ScalarEmission(nn.Module):

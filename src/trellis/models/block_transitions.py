@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trellis.models.columns import full_precision
 from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs
-from trellis.models.state_features import States, in_lists
+from trellis.models.state_features import Distinct, States, in_lists
 
 
 class Lists(NamedTuple):
@@ -34,6 +34,18 @@ class Lists(NamedTuple):
     pairs: Pairs
     kept_S: Tensor
 
+    def entered(self) -> Lists:
+        """The same pairs, without lists that none of them enters; where pairs are few, lists are."""
+        leave_P, enter_P = self.pairs
+        if len(enter_P) >= len(self.enter_GJ):
+            return self
+        return self._replace(
+            enter_GJ=self.enter_GJ[enter_P],
+            block_G=self.block_G[enter_P],
+            alive_GJ=None if self.alive_GJ is None else self.alive_GJ[enter_P],
+            pairs=Pairs(leave_P, torch.arange(len(enter_P), device=enter_P.device)),
+        )
+
 
 class BilinearTransition(nn.Module):
     """Logits are inner products of the vectors of the states left and entered; `blocks` makes it hierarchical."""
@@ -43,24 +55,25 @@ class BilinearTransition(nn.Module):
         self.block = None if blocks is None else nn.Parameter(torch.randn(blocks, width).mul_(scale))
         self.block_bias = None if blocks is None else nn.Parameter(torch.zeros(blocks))
 
-    def _log_block(self, leaving_NKR: Tensor) -> Tensor | None:
-        """log p(block | state), N×K×M; None if flat."""
+    def _log_block(self, leaving_NR: Tensor) -> Tensor | None:
+        """log p(block | state), N×M; None if flat."""
         if self.block is None or self.block_bias is None:
             return None
         with full_precision():
-            return (leaving_NKR @ self.block.T + self.block_bias).log_softmax(-1)
+            return (leaving_NR @ self.block.T + self.block_bias).log_softmax(-1)
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
-        leaving_NKR = in_lists(vectors.leaving, lists.leave_NK)
-        entering_GJR = in_lists(vectors.entering, lists.enter_GJ)
-        log_block_NKM, shift_NK = self._log_block(leaving_NKR), None
-        if log_block_NKM is None:
-            everything_SR = vectors.entering(lists.kept_S)
-            shift_NK = bilinear_log_total(leaving_NKR.flatten(0, 1), everything_SR).view(lists.leave_NK.shape)
+        lists, left = lists.entered(), Distinct.of(lists.leave_NK)
+        leaving_UR = vectors.leaving(left.states_U)
+        leaving_NKR, entering_GJR = left.spread(leaving_UR), in_lists(vectors.entering, lists.enter_GJ)
+        log_block_UM, shift_NK = self._log_block(leaving_UR), None
+        if log_block_UM is None:
+            shift_NK = left.spread(bilinear_log_total(leaving_UR, vectors.entering(lists.kept_S)))
             scale_PK = leaving_NKR.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
         else:
-            scale_PK = log_block_NKM.transpose(1, 2)[lists.pairs.leave_P, lists.block_G[lists.pairs.enter_P]].exp()
+            log_block_NMK = left.spread(log_block_UM).transpose(1, 2)
+            scale_PK = log_block_NMK[lists.pairs.leave_P, lists.block_G[lists.pairs.enter_P]].exp()
         into_PJK = bilinear_pairs(leaving_NKR, entering_GJR, scale_PK, shift_NK, lists.pairs)
         if lists.alive_GJ is not None:
             into_PJK = into_PJK * lists.alive_GJ[lists.pairs.enter_P].unsqueeze(-1)
@@ -70,8 +83,8 @@ class BilinearTransition(nn.Module):
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
         """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
         leave, enter = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
-        leaving_NKR = in_lists(vectors.leaving, lists.leave_NK).double()[leave]
-        entering_NJR = in_lists(vectors.entering, lists.enter_GJ).double()[enter]
+        leaving_NKR = in_lists(vectors.leaving, lists.leave_NK[leave]).double()
+        entering_NJR = in_lists(vectors.entering, lists.enter_GJ[enter]).double()
         logits_NKJ = leaving_NKR @ entering_NJR.transpose(1, 2)
         log_block_NKM = self._log_block(leaving_NKR.to(next(self.parameters(), leaving_NKR)))
         if log_block_NKM is None:
@@ -88,10 +101,10 @@ class BilinearTransition(nn.Module):
         """log p(next state | state) over all states, N×S."""
         leaving_NR = vectors.leaving(states_N)
         logits_NS = leaving_NR @ vectors.entering(torch.arange(states, device=states_N.device)).T
-        log_block_NKM = self._log_block(leaving_NR.unsqueeze(1))
-        if log_block_NKM is None:
+        log_block_NM = self._log_block(leaving_NR)
+        if log_block_NM is None:
             return logits_NS.log_softmax(-1)
-        return _block_then_state(log_block_NKM.squeeze(1), logits_NS)
+        return _block_then_state(log_block_NM, logits_NS)
 
 
 class ScalarTransition(nn.Module):

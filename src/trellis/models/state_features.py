@@ -7,6 +7,7 @@ Low-rank (Lee & Berg-Kirkpatrick 2025): a table of vectors for each of the three
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,10 +48,36 @@ class States(nn.Module):
         raise NotImplementedError
 
 
+class Distinct(NamedTuple):
+    """The states of some lists, each once: what depends on the state alone is computed once, then put in its places.
+
+    states_U   the distinct states; of lists that do not overlap, all of them in the order they stand in
+    place_I    which of them stands at each place, list after list; None if that order is theirs
+    shape_NK   how many lists there are, and how long they are
+    """
+
+    states_U: Tensor
+    place_I: Tensor | None
+    shape_NK: torch.Size
+
+    @classmethod
+    def of(cls, lists_NK: Tensor) -> Distinct:
+        """Of lists that may overlap."""
+        states_U, place_NK = lists_NK.unique(return_inverse=True)
+        if len(states_U) == lists_NK.numel():  # nothing to save, and nothing to be put anywhere
+            return cls(lists_NK.flatten(), None, lists_NK.shape)
+        return cls(states_U, place_NK.flatten(), lists_NK.shape)
+
+    def spread(self, rows_U: Tensor) -> Tensor:
+        """What each distinct state has (U or U×R), at its places: N×K or N×K×R."""
+        rows_I = rows_U if self.place_I is None else rows_U.index_select(0, self.place_I)
+        return rows_I.view(*self.shape_NK, *rows_U.shape[1:])
+
+
 def in_lists(vectors: Callable[[Tensor], Tensor], lists_NK: Tensor) -> Tensor:
     """The vectors of lists of states, N×K×R."""
-    vectors_IR = vectors(lists_NK.flatten())
-    return vectors_IR.view(*lists_NK.shape, vectors_IR.shape[1])
+    distinct = Distinct.of(lists_NK)
+    return distinct.spread(vectors(distinct.states_U))
 
 
 class ScalarStates(States):
