@@ -1,7 +1,8 @@
 // AdamW in one pass: the gradient is scaled (clipped), the moments move, the weight decays, the parameter steps.
 //
 // Step s has three numbers: keep = 1 − rate · decay, size = rate / (1 − β₁ˢ), root = √(1 − β₂ˢ); the update is
-//   m ← m + (1 − β₁)(g − m),  v ← β₂ v + (1 − β₂) g²,  p ← keep · p − size · m / (√v / root + ε).
+//   m ← m + (1 − β₁)(g − m),  v ← β₂ v + (1 − β₂) g²,  p ← keep · p − size · m / (√v / root + ε),
+// where the last is computed as size · root · m / (√v + ε · root): divisions are what a step is made of.
 // In a table of which a batch touches some rows, the others have g = 0: they are left alone, and when next touched
 // they first take all the steps they missed, in registers. The result is the same, number for number.
 #pragma once
@@ -26,7 +27,7 @@ inline void adam_vector(const AdamCall& call, int64_t at, const float* gradient,
     auto take = [&](const AdamStep& step, V g) {
         m += beta * (g - m);
         v = beta2 * v + gamma * g * g;
-        p = p * step.keep - step.size * m / (square_root(v) / step.root + epsilon);
+        p = p * step.keep - step.size * step.root * m / (square_root(v) + epsilon * step.root);
     };
     for (int64_t s = first; s < call.steps_taken - 1; ++s) take(steps[s], V{});
     take(steps[call.steps_taken - 1], gradient ? load_part(gradient, n) * static_cast<float>(call.scale) : V{});

@@ -20,7 +20,7 @@ def step_by_torch_(
     grad = grad * scale
     moment.lerp_(grad, 1.0 - beta1)
     square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
-    param.mul_(keep).addcdiv_(moment, square.sqrt().div_(root).add_(steps.epsilon), value=-size)
+    param.mul_(keep).addcdiv_(moment, square.sqrt().add_(steps.epsilon * root), value=-size * root)
 
 
 class AdamW:
