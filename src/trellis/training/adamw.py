@@ -6,21 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from trellis import kernels
 from trellis.errors import TrellisError
 from trellis.kernels import AdamSteps
-
-
-def step_by_torch_(
-    param: Tensor, grad: Tensor, moment: Tensor, square: Tensor, steps: AdamSteps, *, scale: float = 1.0
-) -> None:
-    """The twin of `kernels.adamw_`, for tensors of any type, order and place."""
-    (keep, size, root), (beta1, beta2) = steps.recent[-1], steps.betas
-    grad = grad * scale
-    moment.lerp_(grad, 1.0 - beta1)
-    square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
-    param.mul_(keep).addcdiv_(moment, square.sqrt().add_(steps.epsilon * root), value=-size * root)
 
 
 class AdamW:
@@ -37,8 +27,22 @@ class AdamW:
         self.steps.forget()  # every parameter has taken it
         self.steps.take(rate)
         for tensors in zip(self.parameters, gradients, self.moments, self.squares, strict=True):
-            native = kernels.usable(*tensors) and tensors[0].is_contiguous()  # and then its moments are
-            (kernels.adamw_ if native else step_by_torch_)(*tensors, self.steps, scale=scale)
+            if kernels.usable(*tensors) and tensors[0].is_contiguous():  # and then its moments are
+                kernels.adamw_(*tensors, self.steps, scale=scale)
+            else:
+                self._step_by_torch(*tensors, rate, scale)
+
+    def _step_by_torch(
+        self, parameter: Tensor, gradient: Tensor, moment: Tensor, square: Tensor, rate: float, scale: float
+    ) -> None:
+        """The same for a tensor of any type, order and place."""
+        before = torch.tensor(float(self.steps.taken - 1), device=parameter.device)  # it counts for itself
+        adamw(
+            [parameter], [(gradient * scale).contiguous()], [moment], [square], [], [before],
+            fused=parameter.is_contiguous(),  # or it would pair up wrong numbers, silently
+            foreach=False, amsgrad=False, maximize=False, beta1=self.steps.betas[0], beta2=self.steps.betas[1],
+            lr=rate, weight_decay=self.steps.decay, eps=self.steps.epsilon,
+        )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
         """Moments and counts by parameter, named as `torch.optim.AdamW` does."""
