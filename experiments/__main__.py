@@ -103,12 +103,13 @@ def _record(
     budget: Annotated[str | None, typer.Option(help="Whose recipe the run is. (default: none of them)")] = None,
     code: Annotated[Path, typer.Option(help="The checkout that trained the run. (default: this one)")] = ROOT,
     threads: Annotated[int, typer.Option(min=1, help="Threads it was trained with.")] = 2,
+    trained_by: Annotated[str, typer.Option(help="The command, if it was more than the configuration's file.")] = "",
 ) -> None:
     """Record a run that was trained by hand, with `trellis train`: as a recipe's, or in its own name."""
     name = name or run.name
     if budget is None:
         commit = commit_of(code, run)
-        command = f"trellis train configs/{name}.yaml --data-dir DATA --threads {threads}"
+        command = f"{trained_by or f'trellis train configs/{name}.yaml'} --data-dir DATA --threads {threads}"
         say(f"{record(run, HERE / 'results' / f'{name}.json', command=command, threads=threads, commit=commit)}")
         return
     place = _place(budget, run.parent, None, threads)

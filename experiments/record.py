@@ -31,7 +31,8 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str) ->
         raise TrellisError(f"{run} has no checkpoint: train it first.")
     place = json.loads((finished[-1] / "place.json").read_text())
     model = load_model(run / "best")
-    texts = {split: _text(run, config, split) for split in PROTOCOLS}
+    limits = {"train": config.data.max_tokens}
+    texts = {split: _text(run, config, split, limits.get(split)) for split in PROTOCOLS}
     measured = texts | {"train": _text(run, config, "train", TRAIN_TOKENS)}
     result = {
         "name": path.stem,

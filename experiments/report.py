@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,9 @@ def report(experiments: Path, page: Path) -> Path:
         lines += [f"## {TITLES[study]}\n", f"Published: {published[study]['cite']}.\n"]
         for results in budgets.values():
             lines += _study(study, results, published[study]["rows"], page.with_suffix(""))
-    dense = [result for result in loose if result["config"]["data"]["corpus"] == "ptb"]
-    page.write_text("\n".join([*lines, *_dense(dense, published["dense"])]), encoding="utf-8")
+    ptb, openmix = ([r for r in loose if r["config"]["data"]["corpus"] == corpus] for corpus in ("ptb", "openmix"))
+    lines += [*_dense(ptb, published["dense"]), *_precision(openmix)]
+    page.write_text("\n".join(lines), encoding="utf-8")
     return page
 
 
@@ -172,6 +174,29 @@ def _dense_row(result: Result) -> list[Any]:
         f"{result['seconds'] / 60:.0f}",
         f"`{result['command']}`",
     ]
+
+
+def _precision(results: list[Result]) -> Iterator[str]:
+    """What half precision and native code do to a dense HMM: runs that differ in nothing else."""
+    if not results:
+        return
+    model, data = results[0]["config"]["model"], results[0]["config"]["data"]
+    yield "## Precision\n"
+    yield f"Low-rank HMM, {model['states']} states, {results[0]['parameters'] / 1e6:.1f}M parameters, after "
+    yield f"{results[0]['tokens'] / 1e6:.0f} million tokens of {data['corpus']}; the same seed and batches.\n"
+    least = min(value(result, "valid") or math.inf for result in results)
+    rows = (
+        [
+            result["config"]["training"]["precision"],
+            *(f"{value(result, column):.2f}" for column in ("valid", "test")),
+            f"{(value(result, 'valid') or math.nan) / least - 1:.2%}",
+            f"{result['milliseconds']:.0f}",
+            f"`{result['command']}`",
+        ]
+        for result in results
+    )
+    yield from _table(["products in", "valid", "test", "valid above the best", "ms a batch", "command"], rows)
+    yield ""
 
 
 def _table(head: list[str], rows: Iterable[list[Any]]) -> list[str]:

@@ -169,3 +169,16 @@ def test_published_rows_are_rows_of_the_recipes():
 def test_the_committed_page_is_what_the_committed_results_give(tmp_path):
     made = report(HERE, tmp_path / "docs" / "results.md").read_text()
     assert made == (HERE.parent / "docs" / "results.md").read_text()
+
+
+def test_runs_that_differ_in_precision_are_set_beside_the_best(tmp_path):
+    (tmp_path / "results").mkdir()
+    shutil.copy(HERE / "published.yaml", tmp_path)
+    recipe = names("chiu.table1", "laptop")["PTB, KN 5-gram"]
+    for precision, valid in (("float32", 200.0), ("bf16", 201.0)):
+        made = result(recipe, valid, command=f"in {precision}")
+        made["config"] = {"model": {"states": 512}, "data": {"corpus": "openmix"}, "training": {"precision": precision}}
+        (tmp_path / "results" / f"{precision}.json").write_text(json.dumps(made))
+    rows = report(tmp_path, tmp_path / "page.md").read_text().partition("## Precision")[2].splitlines()
+    assert "| bf16 | 201.00 | 180.90 | 0.50% | 40 | `in bf16` |" in rows
+    assert "| float32 | 200.00 | 180.00 | 0.00% | 40 | `in float32` |" in rows
