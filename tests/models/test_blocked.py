@@ -133,6 +133,34 @@ def test_native_kernels_say_what_pytorch_says_of_lists_that_overlap(states, drop
         assert_close(grad, want[name], rtol=1e-3, atol=2e-5, msg=lambda said, name=name: f"{name}: {said}")
 
 
+@kinds
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_pairs_are_what_their_slow_twin_says_in_log_space(kind, dropout, monkeypatch):
+    model, ids, seen = make(**kind, dropout=dropout), random_ids(3, 7, VOCABULARY), []
+    into = model.transition.into
+
+    def watched(vectors, lists):
+        seen.append((lists, into(vectors, lists)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(model.transition, "into", watched)
+    _, state = model.score(ids)
+    model.score(ids, state)
+    assert len(seen) == 3  # the first batch's, those that a belief is carried over, the second batch's
+    for lists, into_PJK in seen:
+        everything_P = torch.arange(len(into_PJK))
+        assert_close(model.transition.log_into(model.vectors, lists, everything_P).exp(), into_PJK)
+        assert model.transition.log_into(model.vectors, lists, everything_P[:0]).shape == (0, *into_PJK.shape[1:])
+
+
+@kinds
+def test_gradients_are_whole_tables_also_where_a_belief_is_carried(kind):
+    model, ids = make(**kind, dropout=0.5), random_ids(3, 1, VOCABULARY)
+    _, state = model.score(ids)
+    model.score(ids, state.detach())[0].sum().backward()
+    assert all(p.grad is None or not p.grad.is_sparse for p in model.parameters())
+
+
 @pytest.mark.parametrize("clusters", ["brown", "uniform"])
 def test_networks_see_each_state_of_a_batch_once(clusters, monkeypatch):
     model, asked = make(transition="flat", clusters=clusters), []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trellis.models.columns import full_precision
 from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs
+from trellis.models.scalar_pairs import Cells, scalar_pairs
 from trellis.models.state_features import Distinct, States, in_lists
 
 
@@ -46,6 +47,15 @@ class Lists(NamedTuple):
             pairs=Pairs(leave_P, torch.arange(len(enter_P), device=enter_P.device)),
         )
 
+    def to_blocks(self, left: Distinct, log_block_UM: Tensor) -> Tensor:
+        """p(the pair's block | state left), P×K, from log p(block | state) of the distinct states left."""
+        log_block_NMK = left.spread(log_block_UM).transpose(1, 2)
+        return log_block_NMK[self.pairs.leave_P, self.block_G[self.pairs.enter_P]].exp()
+
+    def alive(self, into_PJK: Tensor) -> Tensor:
+        """The same probabilities, but none of entering a state that dropout has left out."""
+        return into_PJK if self.alive_GJ is None else into_PJK * self.alive_GJ[self.pairs.enter_P].unsqueeze(-1)
+
 
 class BilinearTransition(nn.Module):
     """Logits are inner products of the vectors of the states left and entered; `blocks` makes it hierarchical."""
@@ -72,12 +82,8 @@ class BilinearTransition(nn.Module):
             shift_NK = left.spread(bilinear_log_total(leaving_UR, vectors.entering(lists.kept_S)))
             scale_PK = leaving_NKR.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
         else:
-            log_block_NMK = left.spread(log_block_UM).transpose(1, 2)
-            scale_PK = log_block_NMK[lists.pairs.leave_P, lists.block_G[lists.pairs.enter_P]].exp()
-        into_PJK = bilinear_pairs(leaving_NKR, entering_GJR, scale_PK, shift_NK, lists.pairs)
-        if lists.alive_GJ is not None:
-            into_PJK = into_PJK * lists.alive_GJ[lists.pairs.enter_P].unsqueeze(-1)
-        return into_PJK
+            scale_PK = lists.to_blocks(left, log_block_UM)
+        return lists.alive(bilinear_pairs(leaving_NKR, entering_GJR, scale_PK, shift_NK, lists.pairs))
 
     @torch.no_grad()
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
@@ -115,30 +121,36 @@ class ScalarTransition(nn.Module):
         self.table = nn.Parameter(torch.randn(states, states))
         self.block = None if blocks is None else nn.Parameter(torch.randn(states, blocks))
 
-    def _log_all(self, lists: Lists) -> Tensor:
-        """log p(state entered | state left) of all lists, [list left, list entered, to, from]."""
-        (lists_left, left), (lists_entered, entered) = lists.leave_NK.shape, lists.enter_GJ.shape
-        rows_NS = self.table.index_select(0, lists.leave_NK.flatten())
-        logits = rows_NS.index_select(1, lists.enter_GJ.flatten()).view(lists_left, left, lists_entered, entered)
-        if self.block is None:
-            log_total = rows_NS.index_select(1, lists.kept_S).logsumexp(-1).view(lists_left, left, 1, 1)
-            log_all = logits - log_total
-        else:
-            log_block = self.block.index_select(0, lists.leave_NK.flatten()).log_softmax(-1)
-            log_block = log_block.index_select(1, lists.block_G).view(lists_left, left, lists_entered, 1)
-            log_all = logits.log_softmax(-1) + log_block
-        if lists.alive_GJ is not None:
-            log_all = log_all.masked_fill(~lists.alive_GJ, -torch.inf)
-        return log_all.permute(0, 2, 3, 1)
-
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
-        return self._log_all(lists)[lists.pairs.leave_P, lists.pairs.enter_P].exp()
+        # Beside the pairs of a batch, those of a carried belief are few: theirs is a gradient that adds to a whole one.
+        whole, lists, left = lists.leave_NK is lists.enter_GJ, lists.entered(), Distinct.of(lists.leave_NK)
+        if self.block is None:
+            scale_PK = self.table.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
+        else:
+            scale_PK = lists.to_blocks(left, self.block.index_select(0, left.states_U).log_softmax(-1))
+        kept_S = lists.kept_S if self.block is None else None
+        into_PJK = scalar_pairs(self.table, scale_PK, Cells(left, lists.enter_GJ, lists.pairs, kept_S, whole))
+        return lists.alive(into_PJK)
 
     @torch.no_grad()
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
-        """Logarithms of some pairs' probabilities in float64, [pair, to, from]."""
-        return self._log_all(lists)[lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]].double()
+        """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
+        leave_N, enter_N = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
+        shape = (len(chosen_N), lists.enter_GJ.shape[1], lists.leave_NK.shape[1])
+        log_NJK = self.table.new_empty(shape, dtype=torch.float64)
+        for log_JK, leave, enter in zip(log_NJK, leave_N, enter_N, strict=True):
+            rows_KS = self.table[lists.leave_NK[leave]].double()
+            logits_KJ = rows_KS[:, lists.enter_GJ[enter]]
+            if self.block is None:
+                log_KJ = logits_KJ - rows_KS[:, lists.kept_S].logsumexp(1, keepdim=True)
+            else:
+                log_block_KM = self.block[lists.leave_NK[leave]].double().log_softmax(1)
+                log_KJ = logits_KJ.log_softmax(1) + log_block_KM[:, lists.block_G[enter], None]
+            log_JK.copy_(log_KJ.T)
+        if lists.alive_GJ is not None:
+            log_NJK.masked_fill_(~lists.alive_GJ[enter_N].unsqueeze(-1), -torch.inf)
+        return log_NJK
 
     def log_rows(self, vectors: States, states_N: Tensor, states: int) -> Tensor:
         """log p(next state | state) over all states, N×S."""

@@ -73,6 +73,12 @@ class Distinct(NamedTuple):
         rows_I = rows_U if self.place_I is None else rows_U.index_select(0, self.place_I)
         return rows_I.view(*self.shape_NK, *rows_U.shape[1:])
 
+    def collect(self, number_NK: Tensor) -> Tensor:
+        """The sum of each distinct state's numbers over its places, U."""
+        if self.place_I is None:
+            return number_NK.flatten()
+        return number_NK.new_zeros(len(self.states_U)).index_add_(0, self.place_I, number_NK.flatten())
+
 
 def in_lists(vectors: Callable[[Tensor], Tensor], lists_NK: Tensor) -> Tensor:
     """The vectors of lists of states, N×K×R."""
