@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trellis.models.columns import full_precision
+
 
 class Residual(nn.Module):
     """LayerNorm(ReLU(D W₂) + D) with D = ReLU(E W₁)."""
@@ -22,10 +24,11 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, embedding_NR: Tensor) -> Tensor:
-        """The network's output, N×R."""
-        hidden_NR = torch.relu(self.first(embedding_NR))
-        out: Tensor = self.norm(torch.relu(self.second(hidden_NR)) + hidden_NR)
-        return out.to(embedding_NR)  # what reads it is in full precision, whatever the products are in
+        """The network's output, N×R; in full precision, for what it rounds the products that follow round again."""
+        with full_precision():
+            hidden_NR = torch.relu(self.first(embedding_NR))
+            out: Tensor = self.norm(torch.relu(self.second(hidden_NR)) + hidden_NR)
+        return out
 
 
 class States(nn.Module):
