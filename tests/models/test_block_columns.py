@@ -6,12 +6,13 @@ import torch
 from trellis.models.block_columns import Meetings, listed_log_totals, listed_logits
 
 
-def test_listed_logits_and_gradients_are_in_full_under_bf16():
+@pytest.mark.parametrize("size", [1, 3, 5, 8])  # of the lists; some states stand in one twice, of 8 some must
+def test_listed_logits_and_gradients_are_in_full_under_bf16(size):
     generator = torch.Generator().manual_seed(0)
     words_VR, vectors_SR = (torch.randn(rows, 4, generator=generator).requires_grad_() for rows in (7, 5))
-    states_VK = torch.randint(5, (7, 3), generator=generator)
+    states_VK = torch.randint(5, (7, size), generator=generator)
     slow_VK = torch.stack([vectors_SR[states] @ word for word, states in zip(words_VR, states_VK, strict=True)])
-    weights_VK = torch.randn(7, 3, generator=generator)
+    weights_VK = torch.randn(7, size, generator=generator)
     slow = torch.autograd.grad((slow_VK * weights_VK).sum(), (words_VR, vectors_SR))
     with torch.autocast("cpu", torch.bfloat16):
         fast_VK = listed_logits(words_VR, vectors_SR, states_VK)

@@ -141,8 +141,10 @@ class Meetings(NamedTuple):
 
     def products(self, words_VR: Tensor, vectors_UR: Tensor) -> Tensor:
         """The inner product of word and state at each meeting, E; no vector is copied."""
-        zero_E = words_VR.new_zeros(len(self.state_E))
         shape = (len(words_VR), len(vectors_UR))
+        if len(self.state_E) > shape[0] * shape[1]:  # states stand in a list several times: no sparse matrix is so full
+            return (words_VR[self.words()] * vectors_UR[self.state_E]).sum(1)
+        zero_E = words_VR.new_zeros(len(self.state_E))
         with warnings.catch_warnings(), full_precision():
             warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
             there = torch.sparse_csr_tensor(self.begin_V, self.state_E, zero_E, shape, check_invariants=False)
