@@ -389,12 +389,15 @@ class BlockedHMM(Model):
             raise TrellisError(
                 "dropout has left a word no state: lower model.dropout, or model.blocks to give it more."
             )
+        if alive_GJ is not None and len(groups_G):
+            enter_GJ, alive_GJ = _shortened(enter_GJ, alive_GJ)
         code_N, pair = (list_BT[:, :-1] * len(groups_G) + list_BT[:, 1:]).unique(return_inverse=True)
         pairs = Pairs(code_N // max(1, len(groups_G)), code_N % max(1, len(groups_G)))
         lists = Lists(enter_GJ, enter_GJ, groups_G, alive_GJ, pairs, kept.all_S)
         blocks = Blocks(
-            first_BK=self._first(state, list_BT, lists),
             into_PJK=self.transition.into(self.vectors, lists),
+            # After the pairs: on the way back its few rows come before their whole table and are added in place.
+            first_BK=self._first(state, list_BT, lists),
             log_columns_NK=self.emission.columns(
                 self.vectors, self.groups, groups_G, enter_GJ, words_N, self.config.states
             ),
@@ -411,7 +414,8 @@ class BlockedHMM(Model):
             return torch.zeros(len(list_BT), self.states_GK.shape[1], device=self.device)
         entered_B = list_BT[:, 0]
         if state is None:
-            return self._start(lists.kept_S)[lists.enter_GJ[entered_B]]
+            first_BJ = self._start(lists.kept_S)[lists.enter_GJ[entered_B]]
+            return first_BJ if lists.alive_GJ is None else first_BJ * lists.alive_GJ[entered_B]
         # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
         width = max(1, int((state > 0).sum(1).max()))
         belief_BK, leave_BK = state.topk(width, sorted=False)
@@ -429,8 +433,19 @@ class BlockedHMM(Model):
         last_B = torch.full((rows,), time, device=self.device) if lengths_B is None else lengths_B
         place_B1 = (last_B - 1).clamp_min(0).unsqueeze(1)
         states_BJ = batch.enter_GJ[batch.list_BT.gather(1, place_B1).squeeze(1)]
-        after = final_BJ.new_zeros(rows, self.config.states).scatter(1, states_BJ, final_BJ)
+        after = final_BJ.new_zeros(rows, self.config.states).scatter_add(1, states_BJ, final_BJ)
         return after if lengths_B is None else torch.where((last_B > 0).unsqueeze(1), after, before)
+
+
+def _shortened(enter_GJ: Tensor, alive_GJ: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists of the states alive, as long as the longest (a multiple of 16 is quick to multiply), and which places live.
+
+    A shorter list is filled up with its first state again; those places are dead, so that it is entered once.
+    """
+    longest = -(-int(alive_GJ.sum(1).max()) // 16) * 16
+    order_GJ = alive_GJ.sort(dim=1, descending=True, stable=True).indices[:, :longest]
+    enter_GJ, alive_GJ = enter_GJ.gather(1, order_GJ), alive_GJ.gather(1, order_GJ)
+    return torch.where(alive_GJ, enter_GJ, enter_GJ[:, :1]), alive_GJ
 
 
 def _everywhere(log_prob_BT: Tensor, belief_BTS: Tensor, final_BS: Tensor) -> Beliefs:
