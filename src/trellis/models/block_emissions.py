@@ -5,15 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trellis.models.block_columns import (
-    Meetings,
-    Spans,
-    block_columns,
-    listed_log_totals,
-    listed_logits,
-    normalise_by_state,
-)
+from trellis.models.block_columns import Spans, block_columns
 from trellis.models.groups import Groups
+from trellis.models.listed_columns import Meetings, listed_log_totals, listed_logits, normalise_by_state
 from trellis.models.state_features import Distinct, States, in_lists
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trellis.models.block_columns import Meetings, listed_log_totals, listed_logits
+from trellis.models.listed_columns import Meetings, listed_log_totals, listed_logits
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 8])  # of the lists; some states stand in one twice, of 8 some must
