@@ -103,7 +103,9 @@ def _record(
     budget: Annotated[str | None, typer.Option(help="Whose recipe the run is. (default: none of them)")] = None,
     code: Annotated[Path, typer.Option(help="The checkout that trained the run. (default: this one)")] = ROOT,
     threads: Annotated[int, typer.Option(min=1, help="Threads it was trained with.")] = 2,
-    trained_by: Annotated[str, typer.Option(help="The command, if it was more than the configuration's file.")] = "",
+    trained_by: Annotated[
+        str, typer.Option(help="The command of a run of no budget, if it was more than its file.")
+    ] = "",
 ) -> None:
     """Record a run that was trained by hand, with `trellis train`: as a recipe's, or in its own name."""
     name = name or run.name

@@ -31,9 +31,8 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str) ->
         raise TrellisError(f"{run} has no checkpoint: train it first.")
     place = json.loads((finished[-1] / "place.json").read_text())
     model = load_model(run / "best")
-    limits = {"train": config.data.max_tokens}
+    limits = {"train": min(TRAIN_TOKENS, config.data.max_tokens or TRAIN_TOKENS)}
     texts = {split: _text(run, config, split, limits.get(split)) for split in PROTOCOLS}
-    measured = texts | {"train": _text(run, config, "train", TRAIN_TOKENS)}
     result = {
         "name": path.stem,
         "command": command,
@@ -50,7 +49,7 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str) ->
         "milliseconds": _milliseconds(run / "metrics.jsonl"),
         "evaluation": {
             split: {protocol: _shown(evaluate(model, ids, protocol)) for protocol in PROTOCOLS[split]}
-            for split, ids in measured.items()
+            for split, ids in texts.items()
         },
         "curve": list(_curve(run / "metrics.jsonl")),
     }

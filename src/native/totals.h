@@ -18,7 +18,7 @@ constexpr int64_t BLOCK = 96;  // columns at a time: whole rows of M, whole dept
 // Rows at a time: their panels should take a part of the second cache, and every thread should have some.
 inline int64_t group_size(int64_t rows, int64_t width, int64_t most, int64_t threads) {
     const int64_t fit = least(most, 65536 / (width < 1 ? 1 : width)), share = (rows + threads - 1) / threads;
-    return up(least(fit < 1 ? 1 : fit, share), DEPTH);
+    return up(least(fit < 1 ? 1 : fit, share < 1 ? 1 : share), DEPTH);
 }
 
 // Takes a block of logits (rows v, `ld` apart; columns n) into the running maxima and sums.

@@ -74,6 +74,29 @@ def test_scores_and_gradients_are_those_of_the_dense_model(kind, dropout):
         assert_close(grad, want[name], rtol=1e-7, atol=1e-9, msg=lambda said, name=name: f"{name}: {said}")
 
 
+@pytest.mark.parametrize("parameters", ["neural", "low_rank", "scalar"])
+@pytest.mark.parametrize("dropout", [0.3, 0.5, 0.7])
+def test_long_lists_are_cut_to_the_states_alive(parameters, dropout):
+    config = BlockedConfig(
+        VOCABULARY, states=120, blocks=3, width=6, parameters=parameters, transition="flat", clusters="uniform",
+        dropout=dropout,
+    )  # fmt: skip
+    model = BlockedHMM(config, seed=1, groups=uniform_subsets(VOCABULARY, 120, 40, seed=3)).double()
+    ids, state = random_ids(5, 9, VOCABULARY), None
+    for seed in (4, 5):
+        torch.manual_seed(seed)
+        kept = model._keep()
+        torch.manual_seed(seed)
+        found, after = model.score(ids, state, LENGTHS)
+        slow, slow_after = slow_score(model, ids, state, LENGTHS, kept)
+        assert_close(found, slow, rtol=1e-9, atol=1e-10)
+        assert_close(after[LENGTHS > 0], slow_after[LENGTHS > 0], rtol=1e-9, atol=1e-10)
+        want = gradients(model, slow.sum())
+        for name, grad in gradients(model, found.sum()).items():
+            assert_close(grad, want[name], rtol=1e-7, atol=1e-9, msg=lambda said, name=name: f"{name}: {said}")
+        state = after.detach()
+
+
 @kinds
 def test_a_belief_is_carried_from_one_mask_to_the_next(kind):
     model = make(**kind, dropout=0.5)
@@ -404,8 +427,16 @@ def test_uniform_subsets_have_their_size_and_no_state_twice():
 
 
 @kinds
-def test_batches_of_nothing(kind):
-    model = make(**kind).eval()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batches_of_nothing(kind, dtype):
+    model = make(**kind, dropout=0.5, dtype=dtype)
+    for shape in ((2, 0), (0, 3), (0, 0)):
+        _, before = model.score(random_ids(shape[0], 3, VOCABULARY))
+        for state in (None, before.detach()):
+            log_prob, after = model.score(torch.zeros(shape, dtype=torch.int64), state)
+            assert log_prob.shape == shape
+            assert not any(grad.any() for grad in gradients(model, log_prob.sum() + 0 * after.sum()).values())
+    model.eval()
     for shape in ((2, 0), (0, 3), (1, 1)):
         log_prob, state = model.score(torch.zeros(shape, dtype=torch.int64))
         assert log_prob.shape == shape

@@ -64,3 +64,4 @@ def test_a_scale_of_nothing_passes_nothing_on():
     into_PJK[0, 0].sum().backward()
     assert torch.equal(table_SS.grad[0], torch.zeros(4))
     assert table_SS.grad[1].any()
+    assert torch.isfinite(scale_PK.grad).all()

@@ -52,16 +52,16 @@ def test_a_missing_file_is_said():
         read_paths(Path("nowhere"), WORDS)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no array", "cut", "another vocabulary"])
+@pytest.mark.parametrize("damage", [b"", b"no array", b"PK", "cut", "header", "another vocabulary", "zeros"])
 def test_damaged_clusters_are_found_anew(tmp_path, damage):
     text = prepare(MemoryCorpus("text", ("cat sees dog", "dog sees cat", "cat sees cat")), WORDS, tmp_path, quiet=True)
     found = brown_clusters(text, 2)
     path = text.folder / "brown-2.npy"
     whole = path.read_bytes()
-    if damage == "another vocabulary":
-        np.save(path, np.zeros(3, dtype=np.int64))
+    if damage in ("another vocabulary", "zeros"):
+        np.save(path, np.zeros(3 if damage != "zeros" else 5, dtype=np.int64))
     else:
-        path.write_bytes(whole[:-5] if damage == "cut" else damage)
+        path.write_bytes({"cut": whole[:-5], "header": whole[:20] + b"([" + whole[22:]}.get(damage, damage))
     assert brown_clusters(text, 2).tolist() == found.tolist()
     assert path.read_bytes() == whole
 

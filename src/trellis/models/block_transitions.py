@@ -26,6 +26,7 @@ class Lists(NamedTuple):
     alive_GJ   which of the states entered dropout has left alive; None if all are
     pairs      which lists are left for which
     kept_S     all states alive in any group, over which a flat transition is normalised
+    few        whether these are few beside other pairs of the batch, to whose gradient theirs will be added
     """
 
     leave_NK: Tensor
@@ -34,6 +35,7 @@ class Lists(NamedTuple):
     alive_GJ: Tensor | None
     pairs: Pairs
     kept_S: Tensor
+    few: bool = False
 
     def entered(self) -> Lists:
         """The same pairs, without lists that none of them enters; where pairs are few, lists are."""
@@ -123,14 +125,13 @@ class ScalarTransition(nn.Module):
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
-        # Beside the pairs of a batch, those of a carried belief are few: theirs is a gradient that adds to a whole one.
-        whole, lists, left = lists.leave_NK is lists.enter_GJ, lists.entered(), Distinct.of(lists.leave_NK)
+        lists, left = lists.entered(), Distinct.of(lists.leave_NK)
         if self.block is None:
             scale_PK = self.table.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
         else:
             scale_PK = lists.to_blocks(left, self.block.index_select(0, left.states_U).log_softmax(-1))
         kept_S = lists.kept_S if self.block is None else None
-        into_PJK = scalar_pairs(self.table, scale_PK, Cells(left, lists.enter_GJ, lists.pairs, kept_S, whole))
+        into_PJK = scalar_pairs(self.table, scale_PK, Cells(left, lists.enter_GJ, lists.pairs, kept_S, not lists.few))
         return lists.alive(into_PJK)
 
     @torch.no_grad()

@@ -411,16 +411,16 @@ class BlockedHMM(Model):
     def _first(self, state: Tensor | None, list_BT: Tensor, lists: Lists) -> Tensor:
         """p(first state) of each row, among the states of its first token's list."""
         if list_BT.shape[1] == 0:
-            return torch.zeros(len(list_BT), self.states_GK.shape[1], device=self.device)
+            return next(self.parameters()).new_zeros(len(list_BT), lists.enter_GJ.shape[1])
         entered_B = list_BT[:, 0]
         if state is None:
             first_BJ = self._start(lists.kept_S)[lists.enter_GJ[entered_B]]
             return first_BJ if lists.alive_GJ is None else first_BJ * lists.alive_GJ[entered_B]
         # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
-        width = max(1, int((state > 0).sum(1).max()))
+        width = max([1, *(state > 0).sum(1).tolist()])
         belief_BK, leave_BK = state.topk(width, sorted=False)
         pairs = Pairs(torch.arange(len(state), device=state.device), entered_B)
-        into_BJK = self.transition.into(self.vectors, lists._replace(leave_NK=leave_BK, pairs=pairs))
+        into_BJK = self.transition.into(self.vectors, lists._replace(leave_NK=leave_BK, pairs=pairs, few=True))
         return (into_BJK * belief_BK.unsqueeze(1)).sum(-1)
 
     def _carried(self, batch: _Batch, final_BJ: Tensor, before: Tensor | None, lengths_B: Tensor | None) -> Tensor:

@@ -24,7 +24,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, embedding_NR: Tensor) -> Tensor:
-        """The network's output, N×R; in full precision, for what it rounds the products that follow round again."""
+        """The network's output, N×R; in full precision, as the products that follow round it once more."""
         with full_precision():
             hidden_NR = torch.relu(self.first(embedding_NR))
             out: Tensor = self.norm(torch.relu(self.second(hidden_NR)) + hidden_NR)

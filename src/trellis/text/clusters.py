@@ -33,10 +33,10 @@ def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
     Processes that want the same at the same time wait for the first one to find it.
     """
     path = text.folder / f"brown-{clusters}.npy"
-    if (known_V := _known(path, text)) is not None:  # before the lock, so that no permission to write is needed
+    if (known_V := _known(path, text, clusters)) is not None:  # before the lock: no permission to write is needed
         return known_V
     with disk_trouble(path), one_at_a_time(path):
-        if (known_V := _known(path, text)) is not None:
+        if (known_V := _known(path, text, clusters)) is not None:
             return known_V
         cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
         partial = path.with_name(f".{path.name}.partial")
@@ -46,13 +46,14 @@ def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
     return cluster_V
 
 
-def _known(path: Path, text: IdFile) -> NDArray[np.int64] | None:
+def _known(path: Path, text: IdFile, clusters: int) -> NDArray[np.int64] | None:
     """Clusters found before; absent and damaged are the same, for both are mended by finding them anew."""
     try:
-        cluster_V: NDArray[np.int64] = np.load(path)
-    except (OSError, ValueError, EOFError):
+        found = np.load(path)
+    except Exception:  # a damaged header can raise anything at all
         return None
-    return cluster_V if cluster_V.shape == (text.meta.vocab_size,) else None
+    whole = isinstance(found, np.ndarray) and found.shape == (text.meta.vocab_size,) and found.dtype == np.int64
+    return found if whole and np.array_equal(np.unique(found), np.arange(clusters)) else None
 
 
 def read_paths(path: Path, tokenizer: Tokenizer, unclustered: str | None = None) -> BrownTree:
