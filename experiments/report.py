@@ -183,8 +183,8 @@ def _precision(results: list[Result]) -> Iterator[str]:
         return
     model, data = results[0]["config"]["model"], results[0]["config"]["data"]
     yield "## Precision\n"
-    yield f"Low-rank HMM, {model['states']} states, {results[0]['parameters'] / 1e6:.1f}M parameters, after "
-    yield f"{results[0]['tokens'] / 1e6:.0f} million tokens of {data['corpus']}; the same seed and batches.\n"
+    yield f"Low-rank HMM, {model['states']} states, {results[0]['parameters'] / 1e6:.1f}M parameters,"
+    yield f"after {results[0]['tokens'] / 1e6:.0f} million tokens of {data['corpus']}; the same seed and batches.\n"
     least = min(value(result, "valid") or math.inf for result in results)
     rows = (
         [
