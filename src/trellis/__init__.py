@@ -2,11 +2,17 @@
 
 import importlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # PyTorch asks the kernel for huge pages when told so before its first large tensor; without them, page faults take
 # longer than the arithmetic of a training step.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+# Between two of PyTorch's operations native code computes on threads of its own. PyTorch's, which by default go on
+# spinning for a while, would take the cores from those, and from every other program.
+if os.environ.get("TRELLIS_KERNELS") != "off" and Path(__file__).with_name("_kernels.so").exists():
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from trellis.errors import TrellisError

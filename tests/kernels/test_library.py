@@ -1,4 +1,5 @@
 import logging
+import os
 import subprocess
 import sys
 
@@ -74,3 +75,16 @@ if pid == 0:
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     assert subprocess.run([sys.executable, "-c", child], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not kernels.levels(), reason="the native kernels were not built")
+@pytest.mark.parametrize(
+    ("before", "wanted"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"), ({"TRELLIS_KERNELS": "off"}, "")]
+)
+def test_waiting_threads_sleep_where_native_code_wants_their_cores(before: dict[str, str], wanted: str) -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "TRELLIS_KERNELS")}
+    program = "import os, trellis; print(os.environ.get('OMP_WAIT_POLICY', ''))"
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=clean | before, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == wanted
