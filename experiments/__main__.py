@@ -14,7 +14,6 @@ from rich.table import Table
 from experiments import rates, smoke
 from experiments.recipes import HERE, Recipe, budget_of, chosen, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
-from experiments.report import report
 from experiments.running import Place, check_code, default_place, state_of, train
 from trellis import TrellisError
 from trellis.cli.terminal import DataDir, say
@@ -164,6 +163,10 @@ def _progress(recipe: Recipe, place: Place) -> tuple[str, str, str]:
 @app.command("report")
 def _report() -> None:
     """Write docs/results.md and its plots from every committed result."""
+    try:
+        from experiments.report import report
+    except ModuleNotFoundError as missing:
+        raise TrellisError(f"a report needs {missing.name}: run pip install -e '.[bench]'.") from None
     say(f"{report(HERE, ROOT / 'docs' / 'results.md')}")
 
 

@@ -76,6 +76,8 @@ def commit_of(code: Path, run: Path | None = None) -> str:
     parts = ["--", "src", "configs"]
     if _git(code, "status", "--porcelain", *parts):
         raise TrellisError("src or configs differ from the last commit: commit them, then train and record.")
+    if run is not None and not (run / "config.yaml").exists():
+        raise TrellisError(f"{run} is no run: give the folder that trellis train made.")
     commit, when = _git(code, "log", "-1", "--format=%h %ct", *parts).split()
     if run is not None and (run / "config.yaml").stat().st_mtime < int(when):
         raise TrellisError(f"{run} began before commit {commit} changed the code: train it again, then record.")

@@ -54,6 +54,11 @@ def test_code_that_changed_after_the_run_began_is_refused(checkout, tmp_path):
         commit_of(checkout, tmp_path)
 
 
+def test_a_folder_that_holds_no_run_is_refused(checkout, tmp_path):
+    with pytest.raises(TrellisError, match="nowhere is no run"):
+        commit_of(checkout, tmp_path / "nowhere")
+
+
 def test_a_folder_without_git_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(TrellisError, match="no checkout"):
