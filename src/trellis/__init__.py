@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # Between two of PyTorch's operations native code computes on threads of its own. PyTorch's, which by default go on
-# spinning for a while, would take the cores from those, and from every other program.
-if os.environ.get("TRELLIS_KERNELS") != "off" and Path(__file__).with_name("_kernels.so").exists():
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# spinning for milliseconds, would take the cores from those, and from every other program; asleep at once, they would
+# take long to wake for the next operation. So they spin for a little.
+if (
+    "OMP_WAIT_POLICY" not in os.environ
+    and os.environ.get("TRELLIS_KERNELS") != "off"
+    and Path(__file__).with_name("_kernels.so").exists()
+):
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 if TYPE_CHECKING:
     from trellis.errors import TrellisError

@@ -79,11 +79,18 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.skipif(not kernels.levels(), reason="the native kernels were not built")
 @pytest.mark.parametrize(
-    ("before", "wanted"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"), ({"TRELLIS_KERNELS": "off"}, "")]
+    ("before", "wanted"),
+    [
+        ({}, "20000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, ""),
+        ({"TRELLIS_KERNELS": "off"}, ""),
+    ],
 )
-def test_waiting_threads_sleep_where_native_code_wants_their_cores(before: dict[str, str], wanted: str) -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "TRELLIS_KERNELS")}
-    program = "import os, trellis; print(os.environ.get('OMP_WAIT_POLICY', ''))"
+def test_waiting_threads_soon_sleep_where_native_code_wants_their_cores(before: dict[str, str], wanted: str) -> None:
+    ours = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "TRELLIS_KERNELS")
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
+    program = "import os, trellis; print(os.environ.get('GOMP_SPINCOUNT', ''))"
     told = subprocess.run(
         [sys.executable, "-c", program], env=clean | before, capture_output=True, text=True, check=True
     )
