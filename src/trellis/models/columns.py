@@ -46,10 +46,16 @@ class _ScalarColumns(torch.autograd.Function):
 
 
 class _LowRankColumns(torch.autograd.Function):
+    """The gradient by the words is made once: by the normaliser, to which that of the batch's own words is added."""
+
     @staticmethod
     def forward(ctx: Any, words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
+        ctx.native, ctx.bf16 = kernels.usable(words_VR, states_SR), kernels.in_bf16()
         with full_precision():
-            log_total_S = _log_total([torch.logsumexp(part @ states_SR.T, 0) for part in words_VR.split(SLICE)])
+            if ctx.native:
+                log_total_S = kernels.totals_forward(states_SR, words_VR, bf16=ctx.bf16)
+            else:
+                log_total_S = _log_total([torch.logsumexp(part @ states_SR.T, 0) for part in words_VR.split(SLICE)])
             ctx.save_for_backward(words_VR, states_SR, ids_N, log_total_S)
             return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
 
@@ -58,14 +64,25 @@ class _LowRankColumns(torch.autograd.Function):
     def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, Tensor, None]:
         words_VR, states_SR, ids_N, log_total_S = ctx.saved_tensors
         less_S = -grad_NS.sum(0)
-        grad_VR = torch.empty_like(words_VR)
         with full_precision():
-            grad_SR = grad_NS.T @ words_VR.index_select(0, ids_N)
-            for grad, words in zip(grad_VR.split(SLICE), words_VR.split(SLICE), strict=True):
-                logits = torch.addmm(-log_total_S, words, states_SR.T).exp_().mul_(less_S)
-                torch.mm(logits, states_SR, out=grad)
-                grad_SR.addmm_(logits.T, words)
+            if ctx.native:
+                grad_SR, grad_VR, _ = kernels.totals_backward(
+                    states_SR, words_VR, None, log_total_S, less_S, bf16=ctx.bf16
+                )
+            else:
+                grad_SR, grad_VR = _of_normaliser(words_VR, states_SR, log_total_S, less_S)
+            grad_SR.addmm_(grad_NS.T, words_VR.index_select(0, ids_N))
             return grad_VR.index_add_(0, ids_N, grad_NS @ states_SR), grad_SR, None
+
+
+def _of_normaliser(words_VR: Tensor, states_SR: Tensor, log_total_S: Tensor, grad_S: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by states and words of Σ grad · log_total, a slice of the vocabulary at a time."""
+    grad_SR, grad_VR = torch.zeros_like(states_SR), torch.empty_like(words_VR)
+    for grad, words in zip(grad_VR.split(SLICE), words_VR.split(SLICE), strict=True):
+        logits = torch.addmm(-log_total_S, words, states_SR.T).exp_().mul_(grad_S)
+        torch.mm(logits, states_SR, out=grad)
+        grad_SR.addmm_(logits.T, words)
+    return grad_SR, grad_VR
 
 
 def scalar_columns(logits_VS: Tensor, ids_N: Tensor) -> Tensor:
@@ -75,8 +92,4 @@ def scalar_columns(logits_VS: Tensor, ids_N: Tensor) -> Tensor:
 
 def low_rank_columns(words_VR: Tensor, states_SR: Tensor, ids_N: Tensor) -> Tensor:
     """The same for logits = words · statesᵀ, of which the whole never exists."""
-    if kernels.usable(words_VR, states_SR):
-        log_total_S = kernels.log_totals(states_SR, words_VR, bf16=kernels.in_bf16())
-        with full_precision():
-            return torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
     return _LowRankColumns.apply(words_VR, states_SR, ids_N)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
