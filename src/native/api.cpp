@@ -40,6 +40,20 @@ bool within(const int64_t* index, int64_t count, int64_t end) {
 bool sound(const PairCall& call) { return within(call.from, call.P, call.F) && within(call.to, call.P, call.G); }
 bool sound(const PushCall& call) { return within(call.pair, call.rows, call.P); }
 bool sound(const TotalCall&) { return true; }
+bool shared_out(const int64_t* start, int64_t parts, int64_t count) {  // among parts, all of them in order
+    bool good = start[0] == 0 && start[parts] == count;
+    for (int64_t i = 0; i < parts; ++i) good &= start[i] <= start[i + 1];
+    return good;
+}
+bool sound(const ColumnCall& call) {
+    bool good = within(call.which, call.count, call.V) && shared_out(call.start, call.G, call.count) &&
+                shared_out(call.asked_start, call.G, call.N);
+    for (int64_t g = 0; good && g < call.G; ++g)
+        for (int64_t n = call.asked_start[g]; n < call.asked_start[g + 1]; ++n)
+            good &= call.asked[n] >= call.start[g] && call.asked[n] < call.start[g + 1] &&
+                    (n == call.asked_start[g] || call.asked[n - 1] < call.asked[n]);
+    return good;
+}
 bool sound(const WalkCall& call) {
     bool good = within(call.running, call.T, call.B + 1);
     for (int64_t t = 0; good && t < call.T; ++t) good = within(call.index + t * call.B, call.running[t], call.columns);
@@ -94,6 +108,8 @@ EXPORT int trellis_pull(const PushCall* call) { return run(&Level::pull, call); 
 EXPORT int trellis_outer(const PushCall* call) { return run(&Level::outer, call); }
 EXPORT int trellis_totals_forward(const TotalCall* call) { return run(&Level::totals_forward, call); }
 EXPORT int trellis_totals_backward(const TotalCall* call) { return run(&Level::totals_backward, call); }
+EXPORT int trellis_columns_forward(const ColumnCall* call) { return run(&Level::columns_forward, call); }
+EXPORT int trellis_columns_backward(const ColumnCall* call) { return run(&Level::columns_backward, call); }
 EXPORT int trellis_walk(const WalkCall* call) { return run(&Level::walk, call); }
 EXPORT int trellis_walk_back(const WalkCall* call) { return run(&Level::walk_back, call); }
 EXPORT int trellis_counts(const CountCall* call) { return run(&Level::counts, call); }

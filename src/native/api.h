@@ -53,6 +53,25 @@ struct TotalCall {
     int64_t bf16, threads;
 };
 
+// Emission columns of blocked models (columns.h): the words of G blocks, of which N are asked for.
+struct ColumnCall {
+    const float* states;           // G×K×R
+    const float* words;            // V×R
+    const float* bias;             // V
+    const int64_t* which;          // count, distinct words, block after block
+    const int64_t* start;          // G+1: the words of block g are which[start[g]] up to which[start[g+1]]
+    const int64_t* asked;          // N, ascending: places in `which`
+    const int64_t* asked_start;    // G+1: the same for those asked of each block
+    float* columns;                // N×K
+    float* log_total;              // G×K: backward, what forward found
+    const float* grad;             // N×K
+    float* grad_states;            // G×K×R
+    float* grad_words;             // V×R: rows of words of no block are left as they are
+    float* grad_bias;              // V
+    int64_t G, V, K, R, count, N;
+    int64_t threads;
+};
+
 // The recursion of a dense HMM (dense.h): rows longest first, T steps.
 struct WalkCall {
     const float* first;            // B×S, the belief before the first token
@@ -105,6 +124,8 @@ struct Level {
     void (*outer)(const PushCall&);
     void (*totals_forward)(const TotalCall&);
     void (*totals_backward)(const TotalCall&);
+    void (*columns_forward)(const ColumnCall&);
+    void (*columns_backward)(const ColumnCall&);
     void (*walk)(const WalkCall&);
     void (*walk_back)(const WalkCall&);
     void (*counts)(const CountCall&);

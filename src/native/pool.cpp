@@ -96,7 +96,7 @@ struct Pool {
 Pool* pool = new Pool;
 const int at_fork = pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
 
-thread_local Memory own[8];
+thread_local Memory own[10];
 Memory shared[4];
 
 }  // namespace

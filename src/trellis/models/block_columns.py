@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trellis import kernels
 from trellis.models.columns import full_precision
+
+FEW = 8  # groups that PyTorch's threads share better than native ones, which take a group each
 
 
 class Spans(NamedTuple):
@@ -84,6 +87,24 @@ class _BlockColumns(torch.autograd.Function):
         return grad_GKR, grad_WR, grad_W, None
 
 
-def block_columns(emitting_GKR: Tensor, words_WR: Tensor, bias_W: Tensor, spans: Spans) -> Tensor:
-    """log p(word | state) of the wanted words in the states of their group, N×K."""
+class _NativeColumns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, emitting_GKR: Tensor, words_VR: Tensor, bias_V: Tensor, spans: Spans) -> Tensor:
+        ctx.words = kernels.BlockWords.of(*spans)
+        columns_NK, log_total_GK = kernels.columns_forward(emitting_GKR, words_VR, bias_V, ctx.words)
+        ctx.save_for_backward(emitting_GKR, words_VR, bias_V, log_total_GK)
+        return columns_NK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_NK: Tensor) -> tuple[Tensor | None, ...]:
+        emitting_GKR, words_VR, bias_V, log_total_GK = ctx.saved_tensors
+        return *kernels.columns_backward(emitting_GKR, words_VR, bias_V, ctx.words, log_total_GK, grad_NK), None
+
+
+def block_columns(emitting_GKR: Tensor, words_VR: Tensor, bias_V: Tensor, spans: Spans) -> Tensor:
+    """log p(word | state) of the wanted words in the states of their group, N×K, from the vectors of all words."""
+    if kernels.usable(emitting_GKR, words_VR, bias_V) and len(emitting_GKR) >= FEW:
+        return _NativeColumns.apply(emitting_GKR, words_VR, bias_V, spans)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    words_WR, bias_W = words_VR.index_select(0, spans.words_W), bias_V.index_select(0, spans.words_W)
     return _BlockColumns.apply(emitting_GKR, words_WR, bias_W, spans)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

@@ -27,8 +27,7 @@ class BilinearEmission(nn.Module):
             return self._of_lists(vectors, groups.states_GK[groups.group_V], entered_NJ, words_N, states)
         spans, place_N = Spans.of(groups.group_V, groups_G, words_N)
         emitting_GJR = in_lists(vectors.emitting, enter_GJ)
-        words_WR, bias_W = self.words.index_select(0, spans.words_W), self.bias.index_select(0, spans.words_W)
-        return block_columns(emitting_GJR, words_WR, bias_W, spans).index_select(0, place_N)
+        return block_columns(emitting_GJR, self.words, self.bias, spans).index_select(0, place_N)
 
     def _of_lists(self, vectors: States, lists_VK: Tensor, entered_NJ: Tensor, words_N: Tensor, states: int) -> Tensor:
         """The same from the list of every word: the states entered, normalised over all words that meet them."""
