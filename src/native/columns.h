@@ -96,7 +96,8 @@ void columns_backward(const ColumnCall& call) {
         const Panels along = straight<Float32>(rows, K, R, own_scratch(STATES, packed_size<Float32>(K, R)));
         float *logits = own_scratch(LOGITS, BLOCK * ld), *turned = own_scratch(TRANSPOSED, up(K, W) * BLOCK);
         float *by_words = own_scratch(SUMS, BLOCK * ldc), *by_states = cleared(STATE_SUMS, K * ldc);
-        float *word_panels = own_scratch(WORD_PANELS, packed_size<Float32>(BLOCK, R)), *grad_sum = cleared(GRAD_SUM, ld);
+        float* word_panels = own_scratch(WORD_PANELS, packed_size<Float32>(BLOCK, R));
+        float* grad_sum = cleared(GRAD_SUM, ld);
         int64_t asked = call.asked_start[g];
         for (int64_t n = asked; n < call.asked_start[g + 1]; ++n)
             for (int64_t k = 0; k < K; ++k) grad_sum[k] += call.grad[n * K + k];
