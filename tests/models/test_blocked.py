@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from trellis import TrellisError, kernels
-from trellis.models import blocked
+from trellis.models import blocked, blocked_batches
 from trellis.models.blocked import BlockedConfig, BlockedHMM
 from trellis.models.groups import Groups, partition, uniform_subsets
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
@@ -289,7 +289,7 @@ def test_a_text_too_long_for_memory_goes_in_pieces(monkeypatch):
     lengths = torch.tensor([20, 7, 0])
     with torch.no_grad():
         whole, state = model.score(ids, None, lengths)
-        monkeypatch.setattr(blocked, "PIECE", (STATES // BLOCKS) ** 2 * 3 * 4)
+        monkeypatch.setattr(blocked_batches, "PIECE", (STATES // BLOCKS) ** 2 * 3 * 4)
         pieces, after = model.score(ids, None, lengths)
     assert_close(pieces, whole)
     assert_close(after, state)

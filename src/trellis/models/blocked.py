@@ -7,7 +7,6 @@ every group, another choice each batch. The state that is carried is a belief ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import (
-    Blocks,
     KBest,
     Paths,
     Samples,
@@ -28,18 +26,15 @@ from trellis.inference import (
     blocked_viterbi,
 )
 from trellis.inference.sampling import draw
-from trellis.models.block_transitions import Lists
-from trellis.models.blocked_parts import BlockedConfig, any_groups, build_parts
-from trellis.models.groups import Groups, clusters_of, keep
+from trellis.models.blocked_batches import BlockedBatches
+from trellis.models.blocked_parts import BlockedConfig, any_groups
+from trellis.models.groups import clusters_of
 from trellis.models.hmm import HMM, Tables
-from trellis.models.model import Model, ModelConfig
-from trellis.models.pairs import Pairs
+from trellis.models.model import ModelConfig
 from trellis.models.parameters import HMMConfig
-from trellis.models.scorer import check_ids, without_padding
 from trellis.text import IdFile, Tokenizer
 
 LARGEST_DENSE = 1 << 14  # states whose pairs fit in memory: 1 GB of float32
-PIECE = 1 << 27  # numbers in the pair matrices of one piece of a long text: 512 MB of float32
 
 
 class Beliefs(NamedTuple):
@@ -66,51 +61,13 @@ class Beliefs(NamedTuple):
         return probability_BT1.squeeze(-1), self.states_BTK.gather(2, place_BT1).squeeze(-1)
 
 
-class _Batch(NamedTuple):
-    """A batch made ready: what inference takes, and the states its numbers stand for."""
-
-    blocks: Blocks
-    enter_GJ: Tensor
-    list_BT: Tensor
-
-    def states(self) -> Tensor:
-        """The states each token may have, B×T×J."""
-        return self.enter_GJ[self.list_BT]
-
-    def named(self, places_BNT: Tensor) -> Tensor:
-        """States by their numbers, from paths of places in the tokens' lists; −1 stays."""
-        places = places_BNT.clamp_min(0).transpose(1, 2)
-        return self.states().gather(2, places).transpose(1, 2).where(places_BNT >= 0, -1)
-
-
-class _Kept(NamedTuple):
-    """The states that take part in a batch: of each group, which of those are alive (None: all), and all together."""
-
-    states_GJ: Tensor
-    alive_S: Tensor | None
-    all_S: Tensor
-
-
-class BlockedHMM(Model):
+class BlockedHMM(BlockedBatches):
     """A hidden Markov language model whose words are emitted by groups of states.
 
     It answers what `HMM` answers; beliefs and posteriors are over the states of each token's group (`Beliefs`).
     """
 
-    config: BlockedConfig
     config_class: ClassVar[type[ModelConfig]] = BlockedConfig
-    group_V: Tensor
-    states_GK: Tensor
-
-    def __init__(self, config: BlockedConfig, seed: int | None = None, groups: Groups | None = None) -> None:
-        super().__init__(config)
-        groups = groups or any_groups(config)
-        self.register_buffer("group_V", groups.group_V)
-        self.register_buffer("states_GK", groups.states_GK)
-        with torch.random.fork_rng(devices=[], enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
-            self.vectors, self.transition, self.emission = build_parts(config, groups)
 
     @classmethod
     def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
@@ -126,11 +83,6 @@ class BlockedHMM(Model):
                 "model.states or model.blocks."
             )
         return cls(config, seed, groups)
-
-    @property
-    def groups(self) -> Groups:
-        """Which states may emit a word."""
-        return Groups(self.group_V, self.states_GK)
 
     # Questions
 
@@ -335,14 +287,6 @@ class BlockedHMM(Model):
         size = self.states_GK.shape[1]
         return torch.where(self.group_V == states_N[:, None] // size, emission_VK[:, states_N % size].T, 0.0)
 
-    def _everything(self) -> Tensor:
-        return torch.arange(self.config.states, device=self.device)
-
-    def _start(self, kept_S: Tensor) -> Tensor:
-        """p(first state) among the states alive, zero elsewhere, S."""
-        probability = self.vectors.start_logits(kept_S).to(next(self.parameters()).dtype).softmax(0)
-        return probability.new_zeros(self.config.states).index_add(0, kept_S, probability)
-
     def _push(self, belief_BS: Tensor) -> Tensor:
         """The belief over all states one step on, B×S, from the few states that carry it."""
         pushed = []
@@ -350,102 +294,6 @@ class BlockedHMM(Model):
             there = row_S.nonzero().squeeze(-1)
             pushed.append(row_S[there] @ self.transition.log_rows(self.vectors, there, self.config.states).exp())
         return torch.stack(pushed)
-
-    # A batch made ready
-
-    def _keep(self) -> _Kept:
-        """The states of every group that take part: all, or in training mode those that dropout leaves."""
-        if not self.training or self.config.dropout == 0:
-            return _Kept(self.states_GK, None, self._everything())
-        if self.config.clusters == "uniform":  # lists overlap: a state is dropped from all of them
-            states = self.config.states
-            kept_S = torch.randperm(states, device=self.device)[: self.config.kept(states)].sort().values
-            alive_S = torch.zeros(states, dtype=torch.bool, device=self.device).index_fill_(0, kept_S, True)
-            return _Kept(self.states_GK, alive_S, kept_S)
-        kept_GJ = keep(self.states_GK, self.config.kept(self.states_GK.shape[1]))
-        return _Kept(kept_GJ, None, kept_GJ.flatten())
-
-    def _pieces(self, ids_BT: Tensor, lengths_B: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The batch cut in time, so that the matrices of its pairs fit in memory; one piece when learning."""
-        time = max(1, ids_BT.shape[1])
-        if not torch.is_grad_enabled():
-            time = max(1, PIECE // (self.states_GK.shape[1] ** 2 * max(1, len(ids_BT))))
-        for begin in range(0, max(1, ids_BT.shape[1]), time):
-            ids = ids_BT[:, begin : begin + time]
-            yield ids, None if lengths_B is None else (lengths_B - begin).clamp(0, ids.shape[1])
-
-    def _whole(self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None) -> _Batch:
-        return self._batch(ids_BT, state, lengths_B, _Kept(self.states_GK, None, self._everything()))
-
-    def _batch(self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, kept: _Kept) -> _Batch:
-        """Everything inference needs to know of a batch."""
-        ids_BT = without_padding(ids_BT, lengths_B)
-        check_ids(ids_BT, self.config.vocab_size)
-        words_N, index_BT = ids_BT.unique(return_inverse=True)
-        groups_G, list_BT = self.group_V[ids_BT].unique(return_inverse=True)
-        enter_GJ = kept.states_GJ[groups_G]
-        alive_GJ = None if kept.alive_S is None else kept.alive_S[enter_GJ]
-        if alive_GJ is not None and not bool(alive_GJ.any(1).all()):
-            raise TrellisError(
-                "dropout has left a word no state: lower model.dropout, or model.blocks to give it more."
-            )
-        if alive_GJ is not None and len(groups_G):
-            enter_GJ, alive_GJ = _shortened(enter_GJ, alive_GJ)
-        code_N, pair = (list_BT[:, :-1] * len(groups_G) + list_BT[:, 1:]).unique(return_inverse=True)
-        pairs = Pairs(code_N // max(1, len(groups_G)), code_N % max(1, len(groups_G)))
-        lists = Lists(enter_GJ, enter_GJ, groups_G, alive_GJ, pairs, kept.all_S)
-        blocks = Blocks(
-            into_PJK=self.transition.into(self.vectors, lists),
-            # After the pairs: on the way back its few rows come before their whole table and are added in place.
-            first_BK=self._first(state, list_BT, lists),
-            log_columns_NK=self.emission.columns(
-                self.vectors, self.groups, groups_G, enter_GJ, words_N, self.config.states
-            ),
-            pair_BT=torch.nn.functional.pad(pair, (1, 0))[:, : ids_BT.shape[1]],
-            index_BT=index_BT,
-            lengths_B=lengths_B,
-            log_into=lambda chosen_N: self.transition.log_into(self.vectors, lists, chosen_N),
-        )
-        return _Batch(blocks, enter_GJ, list_BT)
-
-    def _first(self, state: Tensor | None, list_BT: Tensor, lists: Lists) -> Tensor:
-        """p(first state) of each row, among the states of its first token's list."""
-        if list_BT.shape[1] == 0:
-            return next(self.parameters()).new_zeros(len(list_BT), lists.enter_GJ.shape[1])
-        entered_B = list_BT[:, 0]
-        if state is None:
-            first_BJ = self._start(lists.kept_S)[lists.enter_GJ[entered_B]]
-            return first_BJ if lists.alive_GJ is None else first_BJ * lists.alive_GJ[entered_B]
-        # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
-        width = max([1, *(state > 0).sum(1).tolist()])
-        belief_BK, leave_BK = state.topk(width, sorted=False)
-        pairs = Pairs(torch.arange(len(state), device=state.device), entered_B)
-        into_BJK = self.transition.into(self.vectors, lists._replace(leave_NK=leave_BK, pairs=pairs, few=True))
-        return (into_BJK * belief_BK.unsqueeze(1)).sum(-1)
-
-    def _carried(self, batch: _Batch, final_BJ: Tensor, before: Tensor | None, lengths_B: Tensor | None) -> Tensor:
-        """The belief after the last token over all states; rows without tokens keep the one they had."""
-        time, rows = batch.list_BT.shape[1], len(final_BJ)
-        if before is None:
-            before = self._start(self._everything()).expand(rows, -1)
-        if time == 0:
-            return before
-        last_B = torch.full((rows,), time, device=self.device) if lengths_B is None else lengths_B
-        place_B1 = (last_B - 1).clamp_min(0).unsqueeze(1)
-        states_BJ = batch.enter_GJ[batch.list_BT.gather(1, place_B1).squeeze(1)]
-        after = final_BJ.new_zeros(rows, self.config.states).scatter_add(1, states_BJ, final_BJ)
-        return after if lengths_B is None else torch.where((last_B > 0).unsqueeze(1), after, before)
-
-
-def _shortened(enter_GJ: Tensor, alive_GJ: Tensor) -> tuple[Tensor, Tensor]:
-    """Lists of the states alive, as long as the longest (a multiple of 16 is quick to multiply), and which places live.
-
-    A shorter list is filled up with its first state again; those places are dead, so that it is entered once.
-    """
-    longest = -(-int(alive_GJ.sum(1).max()) // 16) * 16
-    order_GJ = alive_GJ.sort(dim=1, descending=True, stable=True).indices[:, :longest]
-    enter_GJ, alive_GJ = enter_GJ.gather(1, order_GJ), alive_GJ.gather(1, order_GJ)
-    return torch.where(alive_GJ, enter_GJ, enter_GJ[:, :1]), alive_GJ
 
 
 def _everywhere(log_prob_BT: Tensor, belief_BTS: Tensor, final_BS: Tensor) -> Beliefs:
