@@ -97,6 +97,20 @@ def test_results_do_not_depend_on_threads(level: str) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+def test_new_memory_may_hold_anything(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, spans = inputs([5, 96, 300], 17, 33, 40)
+    words = BlockWords.of(*spans)
+    columns_forward(
+        *(torch.full_like(tensor, torch.nan) for tensor in given), words
+    )  # leaves NaN in the scratch memory
+    new_empty, empty_like = Tensor.new_empty, torch.empty_like
+    monkeypatch.setattr(Tensor, "new_empty", lambda *args, **kwargs: new_empty(*args, **kwargs).fill_(torch.nan))
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **kwargs: empty_like(*args, **kwargs).fill_(torch.nan))
+    columns_NK, log_total_GK = columns_forward(*given, words)
+    found = [columns_NK, log_total_GK, *columns_backward(*given, words, log_total_GK, columns_NK)]
+    assert not any(bool(tensor.isnan().any()) for tensor in found)
+
+
 def test_places_outside_of_their_block_are_refused(level: str) -> None:
     given, spans = inputs([4, 6], 5, 3, 0)
     good = BlockWords.of(*spans)
