@@ -289,8 +289,11 @@ def test_a_text_too_long_for_memory_goes_in_pieces(monkeypatch):
     lengths = torch.tensor([20, 7, 0])
     with torch.no_grad():
         whole, state = model.score(ids, None, lengths)
-        monkeypatch.setattr(blocked_batches, "PIECE", (STATES // BLOCKS) ** 2 * 3 * 4)
+        monkeypatch.setattr(blocked_batches, "PIECE", (STATES // BLOCKS) ** 2 * 3 * 2)
+        assert [part.shape[1] for part, _ in model._pieces(ids, lengths)] == [2] * 10
         pieces, after = model.score(ids, None, lengths)
+        monkeypatch.setattr(blocked_batches, "PIECE", (STATES // BLOCKS) ** 2 * BLOCKS**2)  # all pairs, so any text
+        assert len(list(model._pieces(ids, lengths))) == 1
     assert_close(pieces, whole)
     assert_close(after, state)
 

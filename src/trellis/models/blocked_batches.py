@@ -93,9 +93,10 @@ class BlockedBatches(Model):
 
     def _pieces(self, ids_BT: Tensor, lengths_B: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The batch cut in time, so that the matrices of its pairs fit in memory; one piece when learning."""
-        time = max(1, ids_BT.shape[1])
-        if not torch.is_grad_enabled():
-            time = max(1, PIECE // (self.states_GK.shape[1] ** 2 * max(1, len(ids_BT))))
+        time, (groups, size) = max(1, ids_BT.shape[1]), self.states_GK.shape
+        pairs = PIECE // size**2
+        if not torch.is_grad_enabled() and pairs < groups**2:  # else every pair there is fits
+            time = max(1, pairs // max(1, len(ids_BT)))
         for begin in range(0, max(1, ids_BT.shape[1]), time):
             ids = ids_BT[:, begin : begin + time]
             yield ids, None if lengths_B is None else (lengths_B - begin).clamp(0, ids.shape[1])
