@@ -92,7 +92,9 @@ def _went_well(name: str, end: str) -> bool:
 def _record_run(run: Path, name: str, place: Place, command: str, code: Path = ROOT) -> None:
     commit = "none: a smoke test" if place.budget == "smoke" else commit_of(code, run)
     command += f" --data-dir DATA --threads {place.threads}"
-    say(f"{record(run, place.result(name), command=command, threads=place.threads, commit=commit)}")
+    tested = any(recipe.name == name for recipe in study("chiu.table1")(place.budget))  # no other has test figures
+    path = place.result(name)
+    say(f"{record(run, path, command=command, threads=place.threads, commit=commit, tested=tested)}")
 
 
 @app.command("record")

@@ -22,17 +22,22 @@ from trellis.training import checkpoints
 # The training text is long: its beginning is enough to show how much a model overfits.
 TRAIN_TOKENS = 100_000
 PROTOCOLS = {"train": ("streams",), "valid": ("stream", "streams"), "test": ("stream", "streams")}
+UNTESTED = {"train": ("streams",), "valid": ("stream",)}
 
 
-def record(run: Path, path: Path, *, command: str, threads: int, commit: str) -> Path:
-    """Evaluate the run's best model and write everything a reader needs to do it again; `threads` trained it."""
+def record(run: Path, path: Path, *, command: str, threads: int, commit: str, tested: bool = True) -> Path:
+    """Evaluate the run's best model and write everything a reader needs to do it again; `threads` trained it.
+
+    Points of a sweep are not `tested`: comparing them is a matter of validation text.
+    """
+    protocols = PROTOCOLS if tested else UNTESTED
     config, finished = load(run / "config.yaml"), checkpoints.found(run)
     if not finished:
         raise TrellisError(f"{run} has no checkpoint: train it first.")
     place = json.loads((finished[-1] / "place.json").read_text())
     model = load_model(run / "best")
     limits = {"train": min(TRAIN_TOKENS, config.data.max_tokens or TRAIN_TOKENS)}
-    texts = {split: _text(run, config, split, limits.get(split)) for split in PROTOCOLS}
+    texts = {split: _text(run, config, split, limits.get(split)) for split in protocols}
     result = {
         "name": path.stem,
         "command": command,
@@ -48,7 +53,7 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str) ->
         "updates": place["update"],
         "milliseconds": _milliseconds(run / "metrics.jsonl"),
         "evaluation": {
-            split: {protocol: _shown(evaluate(model, ids, protocol)) for protocol in PROTOCOLS[split]}
+            split: {protocol: _shown(evaluate(model, ids, protocol)) for protocol in protocols[split]}
             for split, ids in texts.items()
         },
         "curve": list(_curve(run / "metrics.jsonl")),

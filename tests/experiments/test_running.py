@@ -55,14 +55,29 @@ def test_every_run_is_recorded_whole(runs):
         assert result["command"] == (
             f"python -m experiments run chiu.table2 --budget smoke --only {name} --data-dir DATA --threads 1"
         )
-        assert set(result["corpus_hash"]) == {"train", "valid", "test"}
+        assert (
+            set(result["corpus_hash"]) == set(result["evaluation"]) == {"train", "valid"}
+        )  # Table 1 alone has test figures
         assert result["updates"] > 10
         assert result["tokens"] == result["evaluation"]["train"]["streams"]["tokens"]
         assert result["milliseconds"] > 0
-        assert result["evaluation"]["test"]["stream"]["perplexity"] > 1
+        assert result["evaluation"]["valid"]["stream"]["perplexity"] > 1
         assert result["curve"][-1][0] == result["updates"]
         assert "data_dir" not in result["config"]["data"]
         assert str(runs) not in json.dumps(result)
+
+
+def test_a_row_of_table_1_is_tested_too(tmp_path):
+    said, code = give(
+        "run", "chiu.table1", "--budget", "smoke", "--only", "ptb-kneser-ney", "--runs", tmp_path, "--threads", 1
+    )
+    assert code == 0, said
+    measured = results(tmp_path)["ptb-kneser-ney"]["evaluation"]
+    assert {split: set(protocols) for split, protocols in measured.items()} == {
+        "train": {"streams"},
+        "valid": {"stream", "streams"},
+        "test": {"stream", "streams"},
+    }
 
 
 def test_dropout_and_parameters_are_what_the_rows_say(runs):

@@ -21,7 +21,7 @@ from trellis.models.model import Model
 from trellis.models.pairs import Pairs
 from trellis.models.scorer import check_ids, without_padding
 
-PIECE = 1 << 27  # numbers in the pair matrices of one piece of a long text: 512 MB of float32
+PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 GB of float32
 
 
 class ReadyBatch(NamedTuple):
