@@ -19,6 +19,7 @@ AXES: Mapping[str, tuple[int, ...]] = {
     "batch": (1, 4, 16, 64, 256),
     "length": (16, 64, 256, 1024),
 }
+WARM_UP = 3  # steps that do not count: until then the memory of a fresh process is still growing
 QUICK_CENTRE = Problem(states=32, words=200, batch=4, length=8, rank=8)
 QUICK_AXES: Mapping[str, tuple[int, ...]] = {"states": (16, 32)}
 
@@ -55,10 +56,11 @@ class Point:
 
 
 def measure(problem: SizedTask, repeats: int, limit: float, patience: Patience, entry: Entry = TRELLIS) -> Point:
-    """Steps at one size in a fresh process; the first, which faults in memory, does not count."""
+    """Steps at one size in a fresh process, once it has the memory it needs."""
     try:
         with Worker(entry, problem, limit) as worker:
-            worker.call("step")
+            for _ in range(WARM_UP):
+                worker.call("step")
             patience.wait()
             return Point(problem, tuple(until_quiet(worker, "step", repeats)))
     except ContenderError as error:
