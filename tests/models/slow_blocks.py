@@ -12,13 +12,13 @@ def slow_tables(model, kept):
     alive = torch.zeros(states, dtype=torch.bool)
     alive[kept.all_S] = True
     never = torch.tensor(-torch.inf, dtype=torch.float64)
-    log_start = torch.where(alive, model.vectors.start_logits(everything), never).log_softmax(0)
+    log_start = torch.where(alive, model.vectors.start_logits(model.vectors.look_up(everything)), never).log_softmax(0)
     if isinstance(model.vectors, ScalarStates):
         logits = model.transition.table
         block_logits = model.transition.block
     else:
-        leaving = model.vectors.leaving(everything)
-        logits = leaving @ model.vectors.entering(everything).T
+        leaving = model.vectors.leaving(model.vectors.look_up(everything))
+        logits = leaving @ model.vectors.entering(model.vectors.look_up(everything)).T
         part = model.transition
         block_logits = None if part.block is None else leaving @ part.block.T + part.block_bias
     logits = torch.where(alive, logits, never)
@@ -38,7 +38,7 @@ def slow_emission(model, never):
     if isinstance(model.vectors, ScalarStates):
         logits = torch.zeros(vocab_size, states, dtype=torch.float64).scatter(1, lists, model.emission.table)
     else:
-        emitting = model.vectors.emitting(torch.arange(states))
+        emitting = model.vectors.emitting(model.vectors.look_up(torch.arange(states)))
         logits = model.emission.words @ emitting.T + model.emission.bias[:, None]
     lonely = ~allowed.any(0)
     return torch.where(allowed | lonely, logits, never).log_softmax(0).where(allowed, never)

@@ -187,8 +187,12 @@ def test_gradients_are_whole_tables_also_where_a_belief_is_carried(kind):
 @pytest.mark.parametrize("clusters", ["brown", "uniform"])
 def test_networks_see_each_state_of_a_batch_once(clusters, monkeypatch):
     model, asked = make(transition="flat", clusters=clusters), []
-    leaving = model.vectors.leaving
-    monkeypatch.setattr(model.vectors, "leaving", lambda states_N: asked.append(states_N) or leaving(states_N))
+    look_up, leaving = model.vectors.look_up, model.vectors.leaving
+    monkeypatch.setattr(model.vectors, "look_up", lambda states_N: (states_N, look_up(states_N)))
+    monkeypatch.setattr(model.vectors, "leaving", lambda found: asked.append(found[0]) or leaving(found[1]))
+    for role in ("entering", "emitting", "start_logits"):
+        plain = getattr(model.vectors, role)
+        monkeypatch.setattr(model.vectors, role, lambda found, plain=plain: plain(found[1]))
     ids = random_ids(4, 9, VOCABULARY)
     model.score(ids)
     assert len(asked) == 1

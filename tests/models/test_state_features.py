@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis.models.state_features import Distinct, NeuralStates, in_lists
+from trellis.models.state_features import Distinct, Listed, LowRankStates, NeuralStates
 
 LISTS = {
     "disjoint": torch.tensor([[3, 0, 5], [1, 6, 2]]),
@@ -16,36 +16,42 @@ LISTS = {
 lists = pytest.mark.parametrize("lists_NK", LISTS.values(), ids=LISTS.keys())
 
 
+ROLES = ("leaving", "entering", "emitting")
+
+
+@pytest.mark.parametrize("kind", ["independent", "factored", "low_rank"])
 @lists
-def test_vectors_in_lists_and_their_gradients_are_those_of_the_states_one_by_one(lists_NK):
+def test_vectors_in_lists_and_their_gradients_are_those_of_the_states_one_by_one(lists_NK, kind):
     torch.manual_seed(0)
-    states = NeuralStates(8, 2, 6, factored=True, scale=1.0).double()
+    states = LowRankStates(8, 6) if kind == "low_rank" else NeuralStates(8, 2, 6, kind == "factored", scale=1.0)
+    states.double()
     weight_NKR = torch.randn(*lists_NK.shape, 6, dtype=torch.float64)
-    slow_NKR = states.leaving(lists_NK.flatten()).view_as(weight_NKR)
-    fast_NKR = in_lists(states.leaving, lists_NK)
-    assert_close(fast_NKR, slow_NKR)
-    inputs = [states.state, states.block, states.out.first.weight]
-    slow, fast = (torch.autograd.grad((found * weight_NKR).sum(), inputs) for found in (slow_NKR, fast_NKR))
-    assert_close(fast, slow)
+    slow, fast, listed = 0.0, 0.0, Listed(states, lists_NK)
+    for role in ROLES:
+        slow_NKR = getattr(states, role)(states.look_up(lists_NK.flatten())).view_as(weight_NKR)
+        fast_NKR = listed.distinct.spread(getattr(listed, role))
+        assert_close(fast_NKR, slow_NKR)
+        slow, fast = slow + (slow_NKR * weight_NKR).sum(), fast + (fast_NKR * weight_NKR).sum()
+    inputs = [p for name, p in states.named_parameters() if not name.startswith(("start", "first", "compose.start"))]
+    assert_close(torch.autograd.grad(fast, inputs), torch.autograd.grad(slow, inputs))
 
 
 @lists
-def test_each_state_is_asked_for_once(lists_NK):
-    asked = []
-
-    def vectors(states_N):
-        asked.extend(states_N.tolist())
-        return states_N.double().unsqueeze(1)
-
-    found_NK1 = in_lists(vectors, lists_NK)
+def test_each_state_is_looked_up_once_for_all_roles(lists_NK, monkeypatch):
+    states, asked = NeuralStates(8, 2, 6, factored=False, scale=1.0), []
+    look_up = states.look_up
+    monkeypatch.setattr(states, "look_up", lambda states_N: asked.extend(states_N.tolist()) or look_up(states_N))
+    listed = Listed(states, lists_NK)
+    for role in (*ROLES, *ROLES):
+        getattr(listed, role)
     assert sorted(asked) == sorted(set(lists_NK.flatten().tolist()))
-    assert torch.equal(found_NK1.squeeze(-1), lists_NK.double())
 
 
 @lists
 def test_numbers_of_states_are_put_in_their_places(lists_NK):
     distinct = Distinct.of(lists_NK)
     assert torch.equal(distinct.spread(distinct.states_U), lists_NK)
+    assert torch.equal(distinct.states_U[distinct.places()], lists_NK)
 
 
 def test_of_lists_that_do_not_overlap_nothing_is_copied():

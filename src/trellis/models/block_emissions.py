@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from trellis.models.block_columns import Spans, block_columns
 from trellis.models.groups import Groups
 from trellis.models.listed_columns import Meetings, listed_log_totals, listed_logits, normalise_by_state
-from trellis.models.state_features import Distinct, States, in_lists
+from trellis.models.state_features import Listed
 
 
 class BilinearEmission(nn.Module):
@@ -19,26 +19,23 @@ class BilinearEmission(nn.Module):
         self.words = nn.Parameter(torch.randn(vocab_size, width).mul_(scale))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def columns(self, vectors: States, groups: Groups, groups_G: Tensor, enter_GJ: Tensor, words_N: Tensor,
-                states: int) -> Tensor:  # fmt: skip
-        """log p(word | state) of distinct words in the states `enter_GJ` of their groups `groups_G`, N×J."""
+    def columns(self, enter: Listed, groups: Groups, groups_G: Tensor, words_N: Tensor, states: int) -> Tensor:
+        """log p(word | state) of distinct words in the lists entered, G×J, of their groups `groups_G`: N×J."""
         if len(groups.states_GK) == len(groups.group_V):  # every word has its own list, and lists may overlap
-            entered_NJ = enter_GJ[torch.searchsorted(groups_G, groups.group_V[words_N])]
-            return self._of_lists(vectors, groups.states_GK[groups.group_V], entered_NJ, words_N, states)
+            place_NJ = enter.distinct.places()[torch.searchsorted(groups_G, groups.group_V[words_N])]
+            return self._of_lists(enter, groups.states_GK[groups.group_V], place_NJ, words_N, states)
         spans, place_N = Spans.of(groups.group_V, groups_G, words_N)
-        emitting_GJR = in_lists(vectors.emitting, enter_GJ)
+        emitting_GJR = enter.distinct.spread(enter.emitting)
         return block_columns(emitting_GJR, self.words, self.bias, spans).index_select(0, place_N)
 
-    def _of_lists(self, vectors: States, lists_VK: Tensor, entered_NJ: Tensor, words_N: Tensor, states: int) -> Tensor:
+    def _of_lists(self, enter: Listed, lists_VK: Tensor, place_NJ: Tensor, words_N: Tensor, states: int) -> Tensor:
         """The same from the list of every word: the states entered, normalised over all words that meet them."""
-        entered = Distinct.of(entered_NJ)
-        emitting_UR, place_I = vectors.emitting(entered.states_U), entered.place_I
-        if place_I is None:
-            place_I = torch.arange(len(emitting_UR), device=words_N.device)
+        emitting_UR = enter.emitting
         words_NR, bias_N1 = self.words.index_select(0, words_N), self.bias.index_select(0, words_N).unsqueeze(1)
-        logits_NJ = listed_logits(words_NR, emitting_UR, place_I.view_as(entered_NJ)) + bias_N1
-        meetings = Meetings.among(lists_VK, entered.states_U, states)
-        return logits_NJ - entered.spread(listed_log_totals(self.words, self.bias, emitting_UR, meetings))
+        logits_NJ = listed_logits(words_NR, emitting_UR, place_NJ) + bias_N1
+        meetings = Meetings.among(lists_VK, enter.distinct.states_U, states)
+        log_total_U = listed_log_totals(self.words, self.bias, emitting_UR, meetings)
+        return logits_NJ - log_total_U.index_select(0, place_NJ.flatten()).view_as(place_NJ)
 
 
 class ScalarEmission(nn.Module):
@@ -48,11 +45,10 @@ class ScalarEmission(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.randn(vocab_size, block_size))
 
-    def columns(self, vectors: States, groups: Groups, groups_G: Tensor, enter_GJ: Tensor,
-                words_N: Tensor, states: int) -> Tensor:  # fmt: skip
-        """log p(word | state) of distinct words in the states `enter_GJ` of their groups `groups_G`, N×J."""
+    def columns(self, enter: Listed, groups: Groups, groups_G: Tensor, words_N: Tensor, states: int) -> Tensor:
+        """log p(word | state) of distinct words in the lists entered, G×J, of their groups `groups_G`: N×J."""
         log_VK = normalise_by_state(self.table, groups.states_GK[groups.group_V], states)
-        return log_VK.index_select(0, words_N).gather(1, _places(groups, words_N, groups_G, enter_GJ))
+        return log_VK.index_select(0, words_N).gather(1, _places(groups, words_N, groups_G, enter.lists_NK))
 
 
 def _places(groups: Groups, words_N: Tensor, groups_G: Tensor, enter_GJ: Tensor) -> Tensor:

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from trellis.models.columns import full_precision
 from trellis.models.pairs import Pairs, bilinear_log_total, bilinear_pairs
 from trellis.models.scalar_pairs import Cells, scalar_pairs
-from trellis.models.state_features import Distinct, States, in_lists
+from trellis.models.state_features import Listed, States
 
 
 class Lists(NamedTuple):
-    """The states a batch passes through, by their numbers.
+    """The states a batch passes through.
 
-    leave_NK   lists of states that are left
-    enter_GJ   lists of states that are entered
+    leave      lists of states that are left, N×K
+    enter      lists of states that are entered, G×J
     block_G    the block that each list entered belongs to
     alive_GJ   which of the states entered dropout has left alive; None if all are
     pairs      which lists are left for which
@@ -29,30 +29,32 @@ class Lists(NamedTuple):
     few        whether these are few beside other pairs of the batch, to whose gradient theirs will be added
     """
 
-    leave_NK: Tensor
-    enter_GJ: Tensor
+    leave: Listed
+    enter: Listed
     block_G: Tensor
     alive_GJ: Tensor | None
     pairs: Pairs
     kept_S: Tensor
     few: bool = False
 
-    def entered(self) -> Lists:
-        """The same pairs, without lists that none of them enters; where pairs are few, lists are."""
+    def entering(self) -> tuple[Tensor, Pairs]:
+        """How the states of the lists are entered, G×J×R, and the pairs; where pairs are few, so are these lists."""
         leave_P, enter_P = self.pairs
-        if len(enter_P) >= len(self.enter_GJ):
-            return self
-        return self._replace(
-            enter_GJ=self.enter_GJ[enter_P],
-            block_G=self.block_G[enter_P],
-            alive_GJ=None if self.alive_GJ is None else self.alive_GJ[enter_P],
-            pairs=Pairs(leave_P, torch.arange(len(enter_P), device=enter_P.device)),
-        )
+        if len(enter_P) >= len(self.enter.lists_NK):
+            return self.enter.distinct.spread(self.enter.entering), self.pairs
+        place_PJ = self.enter.distinct.places()[enter_P]
+        entering_IR = self.enter.entering.index_select(0, place_PJ.flatten())
+        own_P = torch.arange(len(enter_P), device=enter_P.device)
+        return entering_IR.view(*place_PJ.shape, entering_IR.shape[1]), Pairs(leave_P, own_P)
 
-    def to_blocks(self, left: Distinct, log_block_UM: Tensor) -> Tensor:
+    def to_blocks(self, log_block_UM: Tensor) -> Tensor:
         """p(the pair's block | state left), P×K, from log p(block | state) of the distinct states left."""
-        log_block_NMK = left.spread(log_block_UM).transpose(1, 2)
+        log_block_NMK = self.leave.distinct.spread(log_block_UM).transpose(1, 2)
         return log_block_NMK[self.pairs.leave_P, self.block_G[self.pairs.enter_P]].exp()
+
+    def unscaled(self, like: Tensor) -> Tensor:
+        """The same where no block is drawn first: ones."""
+        return like.new_ones(len(self.pairs.leave_P), self.leave.lists_NK.shape[1])
 
     def alive(self, into_PJK: Tensor) -> Tensor:
         """The same probabilities, but none of entering a state that dropout has left out."""
@@ -76,27 +78,26 @@ class BilinearTransition(nn.Module):
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
-        lists, left = lists.entered(), Distinct.of(lists.leave_NK)
-        leaving_UR = vectors.leaving(left.states_U)
-        leaving_NKR, entering_GJR = left.spread(leaving_UR), in_lists(vectors.entering, lists.enter_GJ)
+        leaving_UR, left = lists.leave.leaving, lists.leave.distinct
+        entering_GJR, pairs = lists.entering()
         log_block_UM, shift_NK = self._log_block(leaving_UR), None
         if log_block_UM is None:
-            shift_NK = left.spread(bilinear_log_total(leaving_UR, vectors.entering(lists.kept_S)))
-            scale_PK = leaving_NKR.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
+            kept_SR = vectors.entering(vectors.look_up(lists.kept_S))
+            shift_NK, scale_PK = left.spread(bilinear_log_total(leaving_UR, kept_SR)), lists.unscaled(leaving_UR)
         else:
-            scale_PK = lists.to_blocks(left, log_block_UM)
-        return lists.alive(bilinear_pairs(leaving_NKR, entering_GJR, scale_PK, shift_NK, lists.pairs))
+            scale_PK = lists.to_blocks(log_block_UM)
+        return lists.alive(bilinear_pairs(left.spread(leaving_UR), entering_GJR, scale_PK, shift_NK, pairs))
 
     @torch.no_grad()
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
         """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
         leave, enter = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
-        leaving_NKR = in_lists(vectors.leaving, lists.leave_NK[leave]).double()
-        entering_NJR = in_lists(vectors.entering, lists.enter_GJ[enter]).double()
+        leaving_NKR = lists.leave.leaving[lists.leave.distinct.places()[leave]].double()
+        entering_NJR = lists.enter.entering[lists.enter.distinct.places()[enter]].double()
         logits_NKJ = leaving_NKR @ entering_NJR.transpose(1, 2)
         log_block_NKM = self._log_block(leaving_NKR.to(next(self.parameters(), leaving_NKR)))
         if log_block_NKM is None:
-            everything_SR = vectors.entering(lists.kept_S).double()
+            everything_SR = vectors.entering(vectors.look_up(lists.kept_S)).double()
             log_NKJ = logits_NKJ - (leaving_NKR @ everything_SR.T).logsumexp(-1, keepdim=True)
         else:
             step_NK = log_block_NKM.double().transpose(1, 2)[torch.arange(len(leave)), lists.block_G[enter]]
@@ -107,8 +108,9 @@ class BilinearTransition(nn.Module):
 
     def log_rows(self, vectors: States, states_N: Tensor, states: int) -> Tensor:
         """log p(next state | state) over all states, N×S."""
-        leaving_NR = vectors.leaving(states_N)
-        logits_NS = leaving_NR @ vectors.entering(torch.arange(states, device=states_N.device)).T
+        everything_SR = vectors.entering(vectors.look_up(torch.arange(states, device=states_N.device)))
+        leaving_NR = vectors.leaving(vectors.look_up(states_N))
+        logits_NS = leaving_NR @ everything_SR.T
         log_block_NM = self._log_block(leaving_NR)
         if log_block_NM is None:
             return logits_NS.log_softmax(-1)
@@ -125,28 +127,28 @@ class ScalarTransition(nn.Module):
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
-        lists, left = lists.entered(), Distinct.of(lists.leave_NK)
+        left, kept_S = lists.leave.distinct, None
         if self.block is None:
-            scale_PK = self.table.new_ones(len(lists.pairs.leave_P), lists.leave_NK.shape[1])
+            kept_S, scale_PK = lists.kept_S, lists.unscaled(self.table)
         else:
-            scale_PK = lists.to_blocks(left, self.block.index_select(0, left.states_U).log_softmax(-1))
-        kept_S = lists.kept_S if self.block is None else None
-        into_PJK = scalar_pairs(self.table, scale_PK, Cells(left, lists.enter_GJ, lists.pairs, kept_S, not lists.few))
-        return lists.alive(into_PJK)
+            scale_PK = lists.to_blocks(self.block.index_select(0, left.states_U).log_softmax(-1))
+        cells = Cells(left, lists.enter.lists_NK, lists.pairs, kept_S, not lists.few)
+        return lists.alive(scalar_pairs(self.table, scale_PK, cells))
 
     @torch.no_grad()
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
         """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
         leave_N, enter_N = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
-        shape = (len(chosen_N), lists.enter_GJ.shape[1], lists.leave_NK.shape[1])
+        leave_NK, enter_GJ = lists.leave.lists_NK, lists.enter.lists_NK
+        shape = (len(chosen_N), enter_GJ.shape[1], leave_NK.shape[1])
         log_NJK = self.table.new_empty(shape, dtype=torch.float64)
         for log_JK, leave, enter in zip(log_NJK, leave_N, enter_N, strict=True):
-            rows_KS = self.table[lists.leave_NK[leave]].double()
-            logits_KJ = rows_KS[:, lists.enter_GJ[enter]]
+            rows_KS = self.table[leave_NK[leave]].double()
+            logits_KJ = rows_KS[:, enter_GJ[enter]]
             if self.block is None:
                 log_KJ = logits_KJ - rows_KS[:, lists.kept_S].logsumexp(1, keepdim=True)
             else:
-                log_block_KM = self.block[lists.leave_NK[leave]].double().log_softmax(1)
+                log_block_KM = self.block[leave_NK[leave]].double().log_softmax(1)
                 log_KJ = logits_KJ.log_softmax(1) + log_block_KM[:, lists.block_G[enter], None]
             log_JK.copy_(log_KJ.T)
         if lists.alive_GJ is not None:

@@ -32,6 +32,7 @@ from trellis.models.groups import clusters_of
 from trellis.models.hmm import HMM, Tables
 from trellis.models.model import ModelConfig
 from trellis.models.parameters import HMMConfig
+from trellis.models.state_features import Listed
 from trellis.text import IdFile, Tokenizer
 
 LARGEST_DENSE = 1 << 14  # states whose pairs fit in memory: 1 GB of float32
@@ -244,9 +245,8 @@ class BlockedHMM(BlockedBatches):
         """log p(word | state) of every word in the states of its list, V×K."""
         words_V = torch.arange(self.config.vocab_size, device=self.device)
         groups_G = self.group_V.unique()
-        return self.emission.columns(
-            self.vectors, self.groups, groups_G, self.states_GK[groups_G], words_V, self.config.states
-        )
+        enter = Listed(self.vectors, self.states_GK[groups_G])
+        return self.emission.columns(enter, self.groups, groups_G, words_V, self.config.states)
 
     @torch.no_grad()
     def dense(self) -> HMM:

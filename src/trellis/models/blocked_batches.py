@@ -20,6 +20,7 @@ from trellis.models.groups import Groups, keep
 from trellis.models.model import Model
 from trellis.models.pairs import Pairs
 from trellis.models.scorer import check_ids, without_padding
+from trellis.models.state_features import Listed
 
 PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 GB of float32
 
@@ -76,7 +77,8 @@ class BlockedBatches(Model):
 
     def _start(self, kept_S: Tensor) -> Tensor:
         """p(first state) among the states alive, zero elsewhere, S."""
-        probability = self.vectors.start_logits(kept_S).to(next(self.parameters()).dtype).softmax(0)
+        logits = self.vectors.start_logits(self.vectors.look_up(kept_S))
+        probability = logits.to(next(self.parameters()).dtype).softmax(0)
         return probability.new_zeros(self.config.states).index_add(0, kept_S, probability)
 
     def _keep(self) -> Kept:
@@ -120,14 +122,13 @@ class BlockedBatches(Model):
             enter_GJ, alive_GJ = _shortened(enter_GJ, alive_GJ)
         code_N, pair = (list_BT[:, :-1] * len(groups_G) + list_BT[:, 1:]).unique(return_inverse=True)
         pairs = Pairs(code_N // max(1, len(groups_G)), code_N % max(1, len(groups_G)))
-        lists = Lists(enter_GJ, enter_GJ, groups_G, alive_GJ, pairs, kept.all_S)
+        enter = Listed(self.vectors, enter_GJ)
+        lists = Lists(enter, enter, groups_G, alive_GJ, pairs, kept.all_S)
         blocks = Blocks(
             into_PJK=self.transition.into(self.vectors, lists),
             # After the pairs: on the way back its few rows come before their whole table and are added in place.
             first_BK=self._first(state, list_BT, lists),
-            log_columns_NK=self.emission.columns(
-                self.vectors, self.groups, groups_G, enter_GJ, words_N, self.config.states
-            ),
+            log_columns_NK=self.emission.columns(enter, self.groups, groups_G, words_N, self.config.states),
             pair_BT=torch.nn.functional.pad(pair, (1, 0))[:, : ids_BT.shape[1]],
             index_BT=index_BT,
             lengths_B=lengths_B,
@@ -138,16 +139,17 @@ class BlockedBatches(Model):
     def _first(self, state: Tensor | None, list_BT: Tensor, lists: Lists) -> Tensor:
         """p(first state) of each row, among the states of its first token's list."""
         if list_BT.shape[1] == 0:
-            return next(self.parameters()).new_zeros(len(list_BT), lists.enter_GJ.shape[1])
+            return next(self.parameters()).new_zeros(len(list_BT), lists.enter.lists_NK.shape[1])
         entered_B = list_BT[:, 0]
         if state is None:
-            first_BJ = self._start(lists.kept_S)[lists.enter_GJ[entered_B]]
+            first_BJ = self._start(lists.kept_S)[lists.enter.lists_NK[entered_B]]
             return first_BJ if lists.alive_GJ is None else first_BJ * lists.alive_GJ[entered_B]
         # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
         width = max([1, *(state > 0).sum(1).tolist()])
         belief_BK, leave_BK = state.topk(width, sorted=False)
         pairs = Pairs(torch.arange(len(state), device=state.device), entered_B)
-        into_BJK = self.transition.into(self.vectors, lists._replace(leave_NK=leave_BK, pairs=pairs, few=True))
+        leave = Listed(self.vectors, leave_BK)
+        into_BJK = self.transition.into(self.vectors, lists._replace(leave=leave, pairs=pairs, few=True))
         return (into_BJK * belief_BK.unsqueeze(1)).sum(-1)
 
     def _carried(self, batch: ReadyBatch, final_BJ: Tensor, before: Tensor | None, lengths_B: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ Low-rank (Lee & Berg-Kirkpatrick 2025): a table of vectors for each of the three
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import torch
@@ -32,21 +32,25 @@ class Residual(nn.Module):
 
 
 class States(nn.Module):
-    """The vectors of states by their numbers; parts whose logits are free of vectors ask for none of them."""
+    """The vectors of states, from what was looked up of them; parts whose logits are free of vectors ask for none."""
 
-    def leaving(self, states_N: Tensor) -> Tensor:
+    def look_up(self, states_N: Tensor) -> Tensor:
+        """What the vectors of these states are made of: their embeddings, or just their numbers."""
+        return states_N
+
+    def leaving(self, found: Tensor) -> Tensor:
         """How states are left, N×R."""
         raise NotImplementedError
 
-    def entering(self, states_N: Tensor) -> Tensor:
+    def entering(self, found: Tensor) -> Tensor:
         """How states are entered, N×R."""
         raise NotImplementedError
 
-    def emitting(self, states_N: Tensor) -> Tensor:
+    def emitting(self, found: Tensor) -> Tensor:
         """How states emit, N×R."""
         raise NotImplementedError
 
-    def start_logits(self, states_N: Tensor) -> Tensor:
+    def start_logits(self, found: Tensor) -> Tensor:
         """Logits of starting in these states, N."""
         raise NotImplementedError
 
@@ -76,6 +80,12 @@ class Distinct(NamedTuple):
         rows_I = rows_U if self.place_I is None else rows_U.index_select(0, self.place_I)
         return rows_I.view(*self.shape_NK, *rows_U.shape[1:])
 
+    def places(self) -> Tensor:
+        """Which of the distinct states stands at each place, N×K."""
+        if self.place_I is None:
+            return torch.arange(len(self.states_U), device=self.states_U.device).view(self.shape_NK)
+        return self.place_I.view(self.shape_NK)
+
     def collect(self, number_NK: Tensor) -> Tensor:
         """The sum of each distinct state's numbers over its places, U."""
         if self.place_I is None:
@@ -83,10 +93,31 @@ class Distinct(NamedTuple):
         return number_NK.new_zeros(len(self.states_U)).index_add_(0, self.place_I, number_NK.flatten())
 
 
-def in_lists(vectors: Callable[[Tensor], Tensor], lists_NK: Tensor) -> Tensor:
-    """The vectors of lists of states, N×K×R."""
-    distinct = Distinct.of(lists_NK)
-    return distinct.spread(vectors(distinct.states_U))
+class Listed:
+    """Lists of states, and their vectors: those of each distinct state are made once, when first asked for."""
+
+    def __init__(self, vectors: States, lists_NK: Tensor) -> None:
+        self.vectors, self.lists_NK, self.distinct = vectors, lists_NK, Distinct.of(lists_NK)
+
+    @functools.cached_property
+    def found(self) -> Tensor:
+        """What the vectors of the distinct states are made of: looked up once for all of them."""
+        return self.vectors.look_up(self.distinct.states_U)
+
+    @functools.cached_property
+    def leaving(self) -> Tensor:
+        """How the distinct states are left, U×R."""
+        return self.vectors.leaving(self.found)
+
+    @functools.cached_property
+    def entering(self) -> Tensor:
+        """How the distinct states are entered, U×R."""
+        return self.vectors.entering(self.found)
+
+    @functools.cached_property
+    def emitting(self) -> Tensor:
+        """How the distinct states emit, U×R."""
+        return self.vectors.emitting(self.found)
 
 
 class ScalarStates(States):
@@ -96,9 +127,9 @@ class ScalarStates(States):
         super().__init__()
         self.first = nn.Parameter(torch.randn(states))
 
-    def start_logits(self, states_N: Tensor) -> Tensor:
+    def start_logits(self, found: Tensor) -> Tensor:
         """Logits of starting in these states, N."""
-        return self.first.index_select(0, states_N)
+        return self.first.index_select(0, found)
 
 
 class NeuralStates(States):
@@ -114,31 +145,36 @@ class NeuralStates(States):
         self.out, self.emit, self.start = Residual(width), Residual(width), Residual(width)
         self.first = nn.Linear(width, 1)
 
-    def _embedding(self, states_N: Tensor, role: str) -> Tensor:
+    def look_up(self, states_N: Tensor) -> Tensor:
+        """The states' embeddings, N×R; of factored ones the block's half comes first."""
         state_NR = self.state.index_select(0, states_N)
-        if self.block is None or self.compose is None:
+        if self.block is None:
             return state_NR
-        block_NR = self.block.index_select(0, states_N // self.block_size)
-        composed: Tensor = self.compose[role](torch.cat([block_NR, state_NR], 1))
+        return torch.cat([self.block.index_select(0, states_N // self.block_size), state_NR], 1)
+
+    def _composed(self, found: Tensor, role: str) -> Tensor:
+        if self.compose is None:
+            return found
+        composed: Tensor = self.compose[role](found)
         return composed
 
-    def leaving(self, states_N: Tensor) -> Tensor:
+    def leaving(self, found: Tensor) -> Tensor:
         """How states are left, N×R."""
-        out: Tensor = self.out(self._embedding(states_N, "out"))
+        out: Tensor = self.out(self._composed(found, "out"))
         return out
 
-    def entering(self, states_N: Tensor) -> Tensor:
+    def entering(self, found: Tensor) -> Tensor:
         """How states are entered, N×R."""
-        return self._embedding(states_N, "in")
+        return self._composed(found, "in")
 
-    def emitting(self, states_N: Tensor) -> Tensor:
+    def emitting(self, found: Tensor) -> Tensor:
         """How states emit, N×R."""
-        out: Tensor = self.emit(self._embedding(states_N, "emit"))
+        out: Tensor = self.emit(self._composed(found, "emit"))
         return out
 
-    def start_logits(self, states_N: Tensor) -> Tensor:
+    def start_logits(self, found: Tensor) -> Tensor:
         """Logits of starting in these states, N."""
-        logits: Tensor = self.first(self.start(self._embedding(states_N, "start"))).squeeze(-1)
+        logits: Tensor = self.first(self.start(self._composed(found, "start"))).squeeze(-1)
         return logits
 
 
@@ -151,18 +187,18 @@ class LowRankStates(States):
         self.out, self.into, self.emit = (nn.Parameter(torch.randn(states, width).mul_(scale)) for _ in range(3))
         self.first = nn.Parameter(torch.randn(width).mul_(scale))
 
-    def leaving(self, states_N: Tensor) -> Tensor:
+    def leaving(self, found: Tensor) -> Tensor:
         """How states are left, N×R."""
-        return self.out.index_select(0, states_N)
+        return self.out.index_select(0, found)
 
-    def entering(self, states_N: Tensor) -> Tensor:
+    def entering(self, found: Tensor) -> Tensor:
         """How states are entered, N×R."""
-        return self.into.index_select(0, states_N)
+        return self.into.index_select(0, found)
 
-    def emitting(self, states_N: Tensor) -> Tensor:
+    def emitting(self, found: Tensor) -> Tensor:
         """How states emit, N×R."""
-        return self.emit.index_select(0, states_N)
+        return self.emit.index_select(0, found)
 
-    def start_logits(self, states_N: Tensor) -> Tensor:
+    def start_logits(self, found: Tensor) -> Tensor:
         """Logits of starting in these states, N."""
-        return self.entering(states_N) @ self.first
+        return self.entering(found) @ self.first
