@@ -89,10 +89,10 @@ def _about_kernels(kernels: Results) -> str:
     return f"""\
 Training steps with native kernels and without (`TRELLIS_KERNELS=off`), in turns within one run. {rates} "Of bare rate"
 is the operations that a step's products need, none counted twice, a second, over that; "in the recursion" and "in the
-products" are the same within the time of those parts alone. Where the time goes is by PyTorch's profiler, of the quickest of four steps;
-native products have their exponentials, gathering and scattering among them, and "other" is the rest. In bf16 the
-log-likelihood must agree to 1e-4, a thousandth of a nat a token. Blocked models are held to the PyTorch path in double
-precision."""
+products" are the same within the time of those parts alone. Where the time goes is by PyTorch's profiler, of the
+quickest of four steps; native products have their exponentials, gathering and scattering among them, and "other" is the
+rest. In bf16 the log-likelihood must agree to 1e-4, a thousandth of a nat a token. Blocked models are held to the
+PyTorch path in double precision."""
 
 
 def _part(results: Results, part: str, sheets: list[Sheet]) -> list[str]:
