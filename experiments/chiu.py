@@ -73,6 +73,7 @@ def _published_models(corpus: str) -> dict[tuple[str, str], RunConfig]:
         "epochs": 500,
         "clip": 0.25,
         "weight_decay": 1.2e-6,
+        "shuffle": False,
     }
     drops: dict[str, Any] = {}
     if corpus != "ptb":

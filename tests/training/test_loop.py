@@ -274,14 +274,15 @@ def test_the_first_loss_is_that_of_the_fresh_model_on_the_first_batch(tmp_path):
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_is_its_learner_its_batches_and_its_schedule(method, batching, tmp_path):
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_run_is_its_learner_its_batches_and_its_schedule(method, batching, shuffle, tmp_path):
     """The loop once more, as plainly as can be."""
-    chosen = settings(method=method, batching=batching, warmup=0.3, validations=1000.0)
+    chosen = settings(method=method, batching=batching, shuffle=shuffle, warmup=0.3, validations=1000.0)
     run(tmp_path, chosen)
     model = make_model(0)
     learner = (GradientLearner if method == "adamw" else BaumWelchLearner)(model, chosen)
     batches = (Streams if batching == "streams" else Windows)(
-        text(tmp_path / "cache"), batch_size=4, length=6, seed=0
+        text(tmp_path / "cache"), batch_size=4, length=6, shuffle=shuffle, seed=0
     ).batches()
     updates, state = int(diary(tmp_path)[-1]["update"]), None
     for update in range(updates):
@@ -291,6 +292,18 @@ def test_a_run_is_its_learner_its_batches_and_its_schedule(method, batching, tmp
         state = learnt.state
     found = load_file(tmp_path / "run" / f"checkpoint-{updates}" / "model.safetensors")
     assert all(torch.equal(found[name], parameter) for name, parameter in model.named_parameters())
+
+
+def test_text_is_read_as_it_stands_where_it_is_not_shuffled(tmp_path):
+    """Then the second epoch's first batch is the first epoch's: a model that hardly moves finds it as probable."""
+    for name, shuffle in (("shuffled", True), ("standing", False)):
+        run(tmp_path / name, settings(batching="streams", shuffle=shuffle, lr=1e-9))
+    losses = {
+        name: [line["loss"] for line in diary(tmp_path / name) if "loss" in line] for name in ("shuffled", "standing")
+    }
+    for name, found in losses.items():
+        half = len(found) // 2
+        assert (found[:half] == pytest.approx(found[half:], abs=1e-5)) == (name == "standing")
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)

@@ -109,8 +109,8 @@ class _Run:
         self.folder, self.world, self.quiet = folder, here, quiet or not here.chief
         batching = Streams if settings.batching == "streams" else Windows
         self.batching = batching(
-            text, batch_size=settings.batch_size, length=settings.length, seed=settings.seed,
-            rank=here.rank, world=here.size,
+            text, batch_size=settings.batch_size, length=settings.length, shuffle=settings.shuffle,
+            seed=settings.seed, rank=here.rank, world=here.size,
         )  # fmt: skip
         steps = self.batching.steps_per_epoch
         self.per_update = steps if settings.full_batch else settings.accumulate

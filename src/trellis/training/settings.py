@@ -17,6 +17,7 @@ class TrainingSettings:
     batching: Literal["windows", "streams"] = "windows"  # independent windows, or streams that carry the belief
     batch_size: int = 200  # rows in a batch
     length: int = 64  # tokens in a row
+    shuffle: bool = True  # windows, or streams' documents, in another order every epoch; or the text as it stands
     accumulate: int = 1  # batches to one update
     epochs: float = 1.0  # passes over the training text
     seed: int = 0  # of the parameters, the order of the text and everything else
