@@ -380,10 +380,10 @@ def test_a_word_whose_states_are_all_dropped_is_said():
         model.score(torch.arange(VOCABULARY)[None])
 
 
-def test_too_many_states_for_a_gap_is_said(monkeypatch):
+def test_too_many_states_for_tables_is_said(monkeypatch):
     monkeypatch.setattr(blocked, "LARGEST_DENSE", 8)
-    with pytest.raises(TrellisError, match="leave no token out"):
-        make().score(random_ids(1, 3, VOCABULARY), missing_BT=torch.ones(1, 3, dtype=torch.bool))
+    with pytest.raises(TrellisError, match="do not fit in memory"):
+        make().tables()
 
 
 @pytest.fixture

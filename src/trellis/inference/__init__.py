@@ -10,6 +10,15 @@ from trellis.inference.blocked import (
 )
 from trellis.inference.entropy import blocked_entropy, posterior_entropy
 from trellis.inference.forward import Forward, Smoothed, forward, log_probs, smooth
+from trellis.inference.gaps import (
+    Gapped,
+    GappedText,
+    gapped_beliefs,
+    gapped_entropy,
+    gapped_k_best,
+    gapped_log_probs,
+    gapped_sample_posterior,
+)
 from trellis.inference.paths import KBest, Paths, blocked_k_best, blocked_viterbi, k_best, viterbi
 from trellis.inference.sampling import Samples, blocked_sample_posterior, sample, sample_posterior
 
@@ -18,6 +27,8 @@ __all__ = [
     "BlockedSmoothed",
     "Blocks",
     "Forward",
+    "Gapped",
+    "GappedText",
     "KBest",
     "Paths",
     "Samples",
@@ -30,6 +41,11 @@ __all__ = [
     "blocked_smooth",
     "blocked_viterbi",
     "forward",
+    "gapped_beliefs",
+    "gapped_entropy",
+    "gapped_k_best",
+    "gapped_log_probs",
+    "gapped_sample_posterior",
     "k_best",
     "log_probs",
     "posterior_entropy",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trellis.inference.blocked import Blocks
 from trellis.inference.recursion import own_columns
-from trellis.inference.transitions import Paired, Shared
+from trellis.inference.transitions import Crossed, Paired, Shared, Transition
 
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
 CHUNK = 1 << 21
@@ -70,7 +70,7 @@ def k_best(
     else:
         log_first_BS = (belief_BS.to(log_transition_SS) @ log_transition_SS.exp()).log()
     log_into_SS = log_transition_SS.T.contiguous()  # the maximum runs along the last dimension, twice as fast
-    return _k_best(log_first_BS, Shared(log_into_SS.T), *own_columns(log_emission_BTS), lengths_B, k)
+    return best_paths(log_first_BS, Shared(log_into_SS.T), *own_columns(log_emission_BTS), lengths_B, k)
 
 
 @torch.no_grad()
@@ -85,12 +85,12 @@ def blocked_k_best(blocks: Blocks, k: int) -> KBest:
     """The k best paths of each row of a blocked model; states count within the group of their token."""
     log_transition = Paired(blocks.log_matrices(), blocks.pair_BT.T)
     columns = blocks.log_columns_NK, blocks.index_BT
-    return _k_best(blocks.first_BK.log(), log_transition, *columns, blocks.lengths(), k)
+    return best_paths(blocks.first_BK.log(), log_transition, *columns, blocks.lengths(), k)
 
 
-def _k_best(
+def best_paths(
     log_first_BS: Tensor,
-    log_transition: Shared | Paired,
+    log_transition: Transition,
     log_columns_NS: Tensor,
     index_BT: Tensor,
     lengths_B: Tensor,
@@ -108,7 +108,7 @@ def _k_best(
 
 
 def _climb(
-    score_BSK: Tensor, log_transition: Shared | Paired, log_columns_NS: Tensor, index_BT: Tensor, lengths_B: Tensor
+    score_BSK: Tensor, log_transition: Transition, log_columns_NS: Tensor, index_BT: Tensor, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the recursion over all tokens: final scores, where each final path ends, and all back-pointers.
 
@@ -142,8 +142,10 @@ def _only_the_empty_path(score_BSK: Tensor, lengths_B: Tensor) -> Tensor:
     return torch.where((lengths_B == 0)[:, None, None], empty, score_BSK)
 
 
-def _step(score_BSK: Tensor, log_transition: Shared | Paired, step: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+def _step(score_BSK: Tensor, log_transition: Transition, step: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
     """The k best ways into each state and the pointers to where they come from, chunk by chunk."""
+    if isinstance(log_transition, Crossed):
+        return _step_across(score_BSK, log_transition, step)
     batch, states, k = score_BSK.shape
     width = max(states, min(k, states) * k)  # what `_best_into` holds for one row and one state
     columns = max(1, min(states, CHUNK // width))
@@ -155,6 +157,19 @@ def _step(score_BSK: Tensor, log_transition: Shared | Paired, step: int, rows_B:
             here = slice(b, b + rows), slice(j, j + columns)
             best[here], pointer[here] = _best_into(score_BSK[b : b + rows], log_into[..., j : j + columns, :])
     return best, pointer
+
+
+def _step_across(score_1SK: Tensor, steps: Crossed, step: int) -> tuple[Tensor, Tensor]:
+    """The same of one row whose matrices come a list of states at a time: the best of all lists so far."""
+    k = score_1SK.shape[2]
+    best_1SK, pointer_1SK = torch.full_like(score_1SK, -torch.inf), torch.zeros_like(score_1SK, dtype=torch.int64)
+    for leave_K, enter_C, log_into_CK in steps.crossings(step):
+        here_1CK, place_1CK = _best_into(score_1SK[:, leave_K], log_into_CK)
+        from_1CK = leave_K[place_1CK // k] * k + place_1CK % k
+        best_1CK, choice_1CK = torch.cat([best_1SK[:, enter_C], here_1CK], -1).topk(k)
+        best_1SK[:, enter_C] = best_1CK
+        pointer_1SK[:, enter_C] = torch.cat([pointer_1SK[:, enter_C], from_1CK], -1).gather(-1, choice_1CK)
+    return best_1SK, pointer_1SK
 
 
 def _best_into(score_BSK: Tensor, log_into: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from trellis import kernels
 from trellis.errors import TrellisError
-from trellis.inference.transitions import Paired, Shared
+from trellis.inference.transitions import Shared, Transition
 
-Transition = TypeVar("Transition", bound=Shared | Paired)
+Step = TypeVar("Step", bound=Transition)
 
 # A step whose scale falls below this has lost digits to underflow: the row is done again in log space.
-UNDERFLOW = 1e-20
+UNDERFLOW = {torch.float32: 1e-20, torch.float64: 1e-250}
 # Backward messages of states that carry no belief can grow without bound; beyond this they are noise times zero.
-LARGEST_MESSAGE = 1e30
+LARGEST_MESSAGE = {torch.float32: 1e30, torch.float64: 1e300}
 
 
 class Rows(NamedTuple):
@@ -93,26 +93,28 @@ class Evidence(NamedTuple):
         return self.likelihood_NS.index_select(0, self.index_TB[step, :running])
 
 
-class Walk(NamedTuple, Generic[Transition]):
+class Walk(NamedTuple, Generic[Step]):
     """A finished forward pass, time-major and longest row first, with what the way back needs."""
 
     rows: Rows
-    transition: Transition
+    transition: Step
     evidence: Evidence
     belief_TBS: Tensor
     scale_TB: Tensor
     log_prob_TB: Tensor
     final_BS: Tensor
 
+    def lost(self) -> Tensor:
+        """Where the scale is too small to trust, T×B."""
+        return self.scale_TB < UNDERFLOW[self.scale_TB.dtype]
+
     def underflowed(self) -> list[int]:
         """Rows with a scale too small to trust."""
-        low_TB = self.scale_TB < UNDERFLOW
-        return low_TB.any(0).nonzero().flatten().tolist() if bool(low_TB.any()) else []
+        lost_TB = self.lost()
+        return lost_TB.any(0).nonzero().flatten().tolist() if bool(lost_TB.any()) else []
 
 
-def walk(
-    first_BS: Tensor, transition: Transition, evidence: Evidence, rows: Rows, before_BS: Tensor
-) -> Walk[Transition]:
+def walk(first_BS: Tensor, transition: Step, evidence: Evidence, rows: Rows, before_BS: Tensor) -> Walk[Step]:
     """Filter a batch whose rows are sorted longest first.
 
     `first_BS` is the belief about the first state before its token is seen; `before_BS` is what a row without tokens
@@ -139,9 +141,7 @@ def walk(
     return Walk(rows, transition, evidence, belief_TBS, scale_TB, log_prob_TB, final_BS)
 
 
-def walk_back(
-    done: Walk[Transition], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def walk_back(done: Walk[Step], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Gradients by the log-emissions and by the predicted beliefs, both T×B×S, of what `walk` returned.
 
     With L = Σ w_t log c_t, c_t the scale of u_t = predicted_t ⊙ likelihood_t, and g the gradient by the belief
@@ -156,8 +156,8 @@ def walk_back(
             done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS, bf16=kernels.in_bf16(),
         )  # fmt: skip
     posterior_TBS, message_TBS = torch.empty_like(done.belief_TBS), torch.empty_like(done.belief_TBS)
-    inverse_scale_TB = torch.where(done.scale_TB < UNDERFLOW, 0.0, 1.0 / done.scale_TB)
-    ends = done.rows.ends()
+    inverse_scale_TB = torch.where(done.lost(), 0.0, 1.0 / done.scale_TB)
+    ends, largest = done.rows.ends(), LARGEST_MESSAGE[done.belief_TBS.dtype]
     gradient = grad_final_BS[:0]
     for t in reversed(range(len(ends))):
         going_on, running = ends[t]
@@ -169,7 +169,7 @@ def walk_back(
         torch.mul(outer, belief, out=posterior_TBS[t, :running])
         # The likelihood first: divided by a small scale, what it makes zero would be infinite and the product NaN.
         message = torch.mul(outer, done.evidence.at(t, running), out=message_TBS[t, :running])
-        message.mul_(inverse_scale_TB[t, :running].unsqueeze(-1)).clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
+        message.mul_(inverse_scale_TB[t, :running].unsqueeze(-1)).clamp_(-largest, largest)
         posterior_TBS[t, running:] = 0.0
         message_TBS[t, running:] = 0.0
         if t:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import (
+    Gapped,
     KBest,
     Paths,
     Samples,
@@ -24,6 +25,11 @@ from trellis.inference import (
     blocked_sample_posterior,
     blocked_smooth,
     blocked_viterbi,
+    gapped_beliefs,
+    gapped_entropy,
+    gapped_k_best,
+    gapped_log_probs,
+    gapped_sample_posterior,
 )
 from trellis.inference.sampling import draw
 from trellis.models.blocked_batches import BlockedBatches
@@ -99,7 +105,7 @@ class BlockedHMM(BlockedBatches):
         Differentiable, but for missing tokens.
         """
         if missing_BT is not None:
-            return self.dense().score(ids_BT, state, lengths_B, missing_BT)
+            return gapped_log_probs(self._gapped(ids_BT, state, lengths_B, missing_BT), self.config.states)
         kept, log_probs = self._keep(), []
         for ids, lengths in self._pieces(ids_BT, lengths_B):
             batch = self._batch(ids, state, lengths, kept)
@@ -118,8 +124,7 @@ class BlockedHMM(BlockedBatches):
     ) -> Beliefs:
         """The belief over states after each token."""
         if missing_BT is not None:
-            dense = self.dense().filter(ids_BT, state, lengths_B, missing_BT)
-            return _everywhere(dense.log_prob_BT, dense.belief_BTS, dense.final_BS)
+            return self._anywhere(self._gapped(ids_BT, state, lengths_B, missing_BT), smoothed=False)
         batch = self._whole(ids_BT, state, lengths_B)
         found = blocked_forward(batch.blocks)
         final_BS = self._carried(batch, found.final_BK, state, lengths_B)
@@ -135,8 +140,7 @@ class BlockedHMM(BlockedBatches):
     ) -> Beliefs:
         """The posterior over states at each token given all of them."""
         if missing_BT is not None:
-            dense = self.dense().smooth(ids_BT, state, lengths_B, missing_BT)
-            return _everywhere(dense.log_prob_BT, dense.posterior_BTS, dense.final_BS)
+            return self._anywhere(self._gapped(ids_BT, state, lengths_B, missing_BT), smoothed=True)
         batch = self._whole(ids_BT, state, lengths_B)
         found = blocked_smooth(batch.blocks)
         final_BS = self._carried(batch, found.final_BK, state, lengths_B)
@@ -152,7 +156,8 @@ class BlockedHMM(BlockedBatches):
     ) -> Paths:
         """The most probable state path of each row."""
         if missing_BT is not None:
-            return self.dense().viterbi(ids_BT, state, lengths_B, missing_BT)
+            best = gapped_k_best(self._gapped(ids_BT, state, lengths_B, missing_BT), 1)
+            return Paths(best.log_prob_BK[:, 0], best.states_BKT[:, 0])
         batch = self._whole(ids_BT, state, lengths_B)
         found = blocked_viterbi(batch.blocks)
         return Paths(found.log_prob_B, batch.named(found.states_BT.unsqueeze(1)).squeeze(1))
@@ -168,7 +173,7 @@ class BlockedHMM(BlockedBatches):
     ) -> KBest:
         """The k most probable state paths of each row."""
         if missing_BT is not None:
-            return self.dense().k_best(ids_BT, k, state, lengths_B, missing_BT)
+            return gapped_k_best(self._gapped(ids_BT, state, lengths_B, missing_BT), k)
         batch = self._whole(ids_BT, state, lengths_B)
         found = blocked_k_best(batch.blocks, k)
         return KBest(found.log_prob_BK, batch.named(found.states_BKT))
@@ -185,7 +190,7 @@ class BlockedHMM(BlockedBatches):
     ) -> Tensor:
         """State paths drawn from the posterior, B×N×T."""
         if missing_BT is not None:
-            return self.dense().sample_posterior(ids_BT, samples, state, lengths_B, missing_BT, generator)
+            return gapped_sample_posterior(self._gapped(ids_BT, state, lengths_B, missing_BT), samples, generator)
         batch = self._whole(ids_BT, state, lengths_B)
         return batch.named(blocked_sample_posterior(batch.blocks, samples, generator))
 
@@ -199,7 +204,7 @@ class BlockedHMM(BlockedBatches):
     ) -> Tensor:
         """How unsure the model is of each row's state path: the posterior's entropy in nats, B."""
         if missing_BT is not None:
-            return self.dense().entropy(ids_BT, state, lengths_B, missing_BT)
+            return gapped_entropy(self._gapped(ids_BT, state, lengths_B, missing_BT))
         return blocked_entropy(self._whole(ids_BT, state, lengths_B).blocks)
 
     @torch.no_grad()
@@ -238,6 +243,13 @@ class BlockedHMM(BlockedBatches):
                 lengths_B[rows[token == end]] = t + 1
         return Samples(states_BT, tokens_BT, lengths_B)
 
+    def _anywhere(self, gapped: Gapped, *, smoothed: bool) -> Beliefs:
+        """Beliefs or posteriors over all states, as gaps leave them."""
+        found = gapped_beliefs(gapped, self.config.states, smoothed=smoothed)
+        return Beliefs(
+            found.log_prob_BT, found.belief_BTS, self._everything().expand_as(found.belief_BTS), found.final_BS
+        )
+
     # Distributions
 
     @torch.no_grad()
@@ -250,12 +262,12 @@ class BlockedHMM(BlockedBatches):
 
     @torch.no_grad()
     def dense(self) -> HMM:
-        """The same distributions as a dense HMM, for questions that need every pair of states at once."""
+        """The same distributions as a dense HMM, all pairs of states at once."""
         states, vocab_size = self.config.states, self.config.vocab_size
         if states > LARGEST_DENSE:
             raise TrellisError(
-                f"all pairs of {states:,} states do not fit in memory, and this question needs them: leave no token "
-                "out, or, of trellis inspect, give it a --corpus."
+                f"all pairs of {states:,} states do not fit in memory, and this question needs them: ask for `rows`, "
+                "or give trellis inspect a --corpus."
             )
         everything = self._everything()
         emission_VK = self.log_emission().exp()
@@ -286,17 +298,3 @@ class BlockedHMM(BlockedBatches):
             return torch.stack([torch.where(lists_VK == z, emission_VK, 0.0).sum(1) for z in states_N])
         size = self.states_GK.shape[1]
         return torch.where(self.group_V == states_N[:, None] // size, emission_VK[:, states_N % size].T, 0.0)
-
-    def _push(self, belief_BS: Tensor) -> Tensor:
-        """The belief over all states one step on, B×S, from the few states that carry it."""
-        pushed = []
-        for row_S in belief_BS:
-            there = row_S.nonzero().squeeze(-1)
-            pushed.append(row_S[there] @ self.transition.log_rows(self.vectors, there, self.config.states).exp())
-        return torch.stack(pushed)
-
-
-def _everywhere(log_prob_BT: Tensor, belief_BTS: Tensor, final_BS: Tensor) -> Beliefs:
-    """Beliefs over all states, as a gap leaves them."""
-    states_BTS = torch.arange(belief_BTS.shape[2], device=belief_BTS.device).expand_as(belief_BTS)
-    return Beliefs(log_prob_BT, belief_BTS, states_BTS, final_BS)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.inference import Blocks
+from trellis.inference import Blocks, Gapped, GappedText
 from trellis.models.block_transitions import Lists
 from trellis.models.blocked_parts import BlockedConfig, any_groups, build_parts
 from trellis.models.groups import Groups, keep
@@ -23,6 +23,8 @@ from trellis.models.scorer import check_ids, without_padding
 from trellis.models.state_features import Listed
 
 PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 GB of float32
+
+PUSHED_AT_ONCE = 1 << 24  # numbers in the rows of a transition that push a belief: 64 MB of float32
 
 
 class ReadyBatch(NamedTuple):
@@ -135,6 +137,59 @@ class BlockedBatches(Model):
             log_into=lambda chosen_N: self.transition.log_into(self.vectors, lists, chosen_N),
         )
         return ReadyBatch(blocks, enter_GJ, list_BT)
+
+    def _gapped(self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor) -> Gapped:
+        """A batch in which tokens are missing, made ready row by row."""
+        zeros_BT = torch.zeros(ids_BT.shape, dtype=next(self.parameters()).dtype, device=self.device)
+        return Gapped(self._gapped_texts(ids_BT, state, lengths_B, missing_BT), zeros_BT)
+
+    def _gapped_texts(
+        self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor
+    ) -> Iterator[GappedText]:
+        ids_BT = without_padding(ids_BT, lengths_B).masked_fill(missing_BT, 0)
+        check_ids(ids_BT, self.config.vocab_size)
+        words_N, index_BT = ids_BT.unique(return_inverse=True)
+        groups_G = self.group_V[words_N].unique()
+        enter = Listed(self.vectors, self.states_GK[groups_G])
+        log_columns_NK = self.emission.columns(enter, self.groups, groups_G, words_N, self.config.states)
+        start_S = self._start(self._everything())
+        first_BS = start_S.expand(len(ids_BT), -1) if state is None else self._push(state)
+        before_BS = first_BS if state is None else state
+        lengths = [ids_BT.shape[1]] * len(ids_BT) if lengths_B is None else lengths_B.tolist()
+        anywhere_GK = self._everything().view(-1, self.states_GK.shape[1])
+        for row, length in enumerate(lengths):
+            seen_GK = self.states_GK[self.group_V[ids_BT[row, :length]]]
+            lists = [
+                anywhere_GK if gap else seen_GK[t : t + 1] for t, gap in enumerate(missing_BT[row, :length].tolist())
+            ]
+            log_emission_TS = first_BS.new_full((length, self.config.states), -torch.inf)
+            log_emission_TS.scatter_(1, seen_GK, log_columns_NK[index_BT[row, :length]])
+            log_emission_TS[missing_BT[row, :length]] = 0.0
+            yield GappedText(first_BS[row], before_BS[row], log_emission_TS, lists, self._into, self._log_into)
+
+    def _into(self, leave_K: Tensor, enter_MJ: Tensor) -> Tensor:
+        """p(next state | state) of the steps from one list of states into others, (M·J)×K, [to, from]."""
+        return self.transition.into(self.vectors, self._crossing(leave_K, enter_MJ)).flatten(0, 1)
+
+    def _log_into(self, leave_K: Tensor, enter_MJ: Tensor) -> Tensor:
+        """Its logarithm in float64."""
+        numbers_M = torch.arange(len(enter_MJ), device=self.device)
+        return self.transition.log_into(self.vectors, self._crossing(leave_K, enter_MJ), numbers_M).flatten(0, 1)
+
+    def _crossing(self, leave_K: Tensor, enter_MJ: Tensor) -> Lists:
+        numbers_M = torch.arange(len(enter_MJ), device=self.device)
+        leave, enter = Listed(self.vectors, leave_K[None]), Listed(self.vectors, enter_MJ)
+        block_M = enter_MJ[:, 0] // self.states_GK.shape[1]
+        return Lists(leave, enter, block_M, None, Pairs(torch.zeros_like(numbers_M), numbers_M), self._everything())
+
+    def _push(self, belief_BS: Tensor) -> Tensor:
+        """The belief over all states one step on, B×S, from the states that carry it, some at a time."""
+        pushed_BS = torch.zeros_like(belief_BS)
+        for row_S, pushed_S in zip(belief_BS, pushed_BS, strict=True):
+            for leave_N in row_S.nonzero().squeeze(-1).split(max(1, PUSHED_AT_ONCE // len(row_S))):
+                rows_NS = self.transition.log_rows(self.vectors, leave_N, len(row_S)).exp()
+                pushed_S += row_S[leave_N] @ rows_NS
+        return pushed_BS
 
     def _first(self, state: Tensor | None, list_BT: Tensor, lists: Lists) -> Tensor:
         """p(first state) of each row, among the states of its first token's list."""

@@ -1,0 +1,140 @@
+"""Texts with missing tokens, under blocked models: held to the same model held densely, whatever is made at once."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from trellis import TrellisError
+from trellis.inference import transitions
+from trellis.models import blocked_batches
+
+from .makers import random_ids
+from .test_blocked import VOCABULARY, kinds, make
+
+# Gaps at the beginning, at the end, side by side, throughout and not at all; and a row without tokens.
+LENGTHS = torch.tensor([6, 2, 1, 5, 4, 0])
+GAPS = {0: [0, 3, 4], 1: [1], 2: [0], 3: [], 4: [0, 1, 2, 3], 5: []}
+MISSING = torch.tensor([[time in GAPS[row] for time in range(6)] for row in range(6)])
+
+
+@pytest.fixture(params=["one list at a time", "many at once"])
+def _at_once(request, monkeypatch):
+    if request.param == "one list at a time":
+        monkeypatch.setattr(transitions, "CROSSED_AT_ONCE", 1)
+        monkeypatch.setattr(blocked_batches, "PUSHED_AT_ONCE", 1)
+
+
+def told(model, carried):
+    """Padding and gaps hold any id, also ones that are no word's."""
+    ids = random_ids(6, 6, VOCABULARY)
+    ids[MISSING | (torch.arange(6) >= LENGTHS[:, None])] = 10**6
+    state = None
+    if carried:  # from a gap: every state carries belief
+        before, gap = random_ids(6, 2, VOCABULARY, seed=5), torch.tensor([[False, True]]).expand(6, -1)
+        _, state = model.score(before, missing_BT=gap)
+    return {"ids_BT": ids, "state": state, "lengths_B": LENGTHS, "missing_BT": MISSING}
+
+
+@kinds
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.usefixtures("_at_once")
+def test_every_question_is_answered_as_the_dense_model_answers(kind, carried):
+    model = make(**kind).eval()
+    dense, about = model.dense(), told(model, carried)
+    for found, want in zip(model.score(**about), dense.score(**about), strict=True):
+        assert_close(found, want.detach(), rtol=1e-8, atol=1e-10)
+    for question, place in (("filter", 1), ("smooth", 2)):
+        found, want = getattr(model, question)(**about), getattr(dense, question)(**about)
+        assert_close(found.log_prob_BT, want.log_prob_BT, rtol=1e-8, atol=1e-10)
+        assert_close(found.belief_BTK, want[place], rtol=1e-8, atol=1e-10)
+        assert_close(found.final_BS, want.final_BS, rtol=1e-8, atol=1e-10)
+        assert torch.equal(found.states_BTK[0, 0], torch.arange(model.config.states))
+    for k in (1, 4):
+        paths, want = model.k_best(k=k, **about), dense.k_best(k=k, **about)
+        assert_close(paths.log_prob_BK, want.log_prob_BK)
+        assert torch.equal(paths.states_BKT, want.states_BKT)
+    assert torch.equal(model.viterbi(**about).states_BT, dense.viterbi(**about).states_BT)
+    assert_close(model.viterbi(**about).log_prob_B, dense.viterbi(**about).log_prob_B)
+    assert_close(model.entropy(**about), dense.entropy(**about))
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_more_paths_are_asked_for_than_there_are():
+    model = make(clusters="words").eval()
+    ids, missing = torch.tensor([[3, 0]]), torch.tensor([[False, True]])
+    paths, want = (asked.k_best(ids, 60, missing_BT=missing) for asked in (model, model.dense()))
+    assert (paths.log_prob_BK > -torch.inf).sum() == 2 * 2 * VOCABULARY
+    assert_close(paths.log_prob_BK, want.log_prob_BK)
+    assert torch.equal(paths.states_BKT, want.states_BKT)
+
+
+@pytest.mark.parametrize("clusters", ["brown", "uniform"])
+@pytest.mark.usefixtures("_at_once")
+def test_drawn_paths_have_the_posterior(clusters):
+    model = make(clusters=clusters, transition="flat").eval()
+    ids, missing = random_ids(2, 4, VOCABULARY), torch.tensor([[False, True, True, False], [True, False, False, False]])
+    lengths = torch.tensor([4, 3])
+    drawn = model.sample_posterior(ids, 4000, None, lengths, missing, torch.Generator().manual_seed(0))
+    want = model.dense().smooth(ids, None, lengths, missing).posterior_BTS
+    assert (drawn[1, :, 3] == -1).all()
+    for row, length in enumerate(lengths):
+        share = torch.nn.functional.one_hot(drawn[row, :, :length], model.config.states).double().mean(0)
+        assert_close(share, want[row, :length], rtol=0, atol=0.03)
+    pair = (drawn[0, :, 1] == drawn[0, 0, 1]) & (drawn[0, :, 2] == drawn[0, 0, 2])  # neighbours in gaps depend
+    paths = model.dense().sample_posterior(ids[:1], 4000, missing_BT=missing[:1], generator=torch.Generator())
+    same = (paths[0, :, 1] == drawn[0, 0, 1]) & (paths[0, :, 2] == drawn[0, 0, 2])
+    assert_close(pair.double().mean(), same.double().mean(), rtol=0, atol=0.03)
+
+
+def test_answers_have_the_model_s_precision():
+    model = make(torch.float32).eval()
+    about = told(model, carried=False)
+    dense = make().eval().dense()
+    log_prob, final = model.score(**about)
+    assert log_prob.dtype == final.dtype == model.filter(**about).belief_BTK.dtype == torch.float32
+    assert_close(log_prob.double(), dense.score(**about)[0].detach(), rtol=1e-5, atol=1e-6)
+    assert model.entropy(**about).dtype == torch.float64
+
+
+def test_a_batch_without_rows_or_tokens_is_answered():
+    model = make().eval()
+    for shape in ((0, 3), (2, 0)):
+        ids, missing = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.bool)
+        log_prob, final = model.score(ids, missing_BT=missing)
+        assert (log_prob.shape, final.shape) == (shape, (shape[0], model.config.states))
+        assert_close(final, model.dense().score(ids, missing_BT=missing)[1].detach())
+        assert model.k_best(ids, 2, missing_BT=missing).states_BKT.shape == (shape[0], 2, shape[1])
+        assert model.entropy(ids, missing_BT=missing).tolist() == [0.0] * shape[0]
+
+
+def improbable(nats, dtype=torch.float64):
+    """A scalar model that goes from the states of word 0 to those of word 1 once in exp(nats) times."""
+    model = make(dtype, parameters="scalar", clusters="words").eval()
+    with torch.no_grad():
+        model.transition.block[:2, 1] = -nats
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_float32_would_lose_is_told(dtype):
+    model = improbable(300.0, dtype)
+    ids, missing = torch.tensor([[4, 0, 1, 3]]), torch.tensor([[True, False, False, False]])
+    dense = improbable(300.0).dense()
+    assert model.score(ids, missing_BT=missing)[0][0, 2] < -290
+    assert_close(
+        model.score(ids, missing_BT=missing)[0].double(), dense.score(ids, missing_BT=missing)[0].detach(),
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+    assert_close(
+        model.smooth(ids, missing_BT=missing).belief_BTK.double(), dense.smooth(ids, missing_BT=missing).posterior_BTS,
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+    drawn = model.sample_posterior(ids, 50, missing_BT=missing, generator=torch.Generator().manual_seed(0))
+    assert (drawn[0, :, 1:] // 2 == torch.tensor([0, 1, 3])).all()
+
+
+@pytest.mark.parametrize("question", ["score", "entropy"])
+def test_what_float64_would_lose_is_said(question):
+    ids, missing = torch.tensor([[4, 0, 1]]), torch.tensor([[True, False, False]])
+    with pytest.raises(TrellisError, match="next to impossible"):
+        getattr(improbable(2000.0), question)(ids, missing_BT=missing)
