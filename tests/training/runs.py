@@ -20,7 +20,7 @@ from trellis.training import Trained, TrainingSettings, train
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d", "e"])
 STATES = 4
-METHODS = ("adamw", "baum_welch")
+METHODS = ("adamw", "sgd", "baum_welch")
 BATCHINGS = ("windows", "streams")
 # Five rows for two processes; the windows' last batch has a single row, and the streams' last only the longer ones.
 SHARED: dict[str, dict[str, Any]] = {

@@ -245,7 +245,9 @@ def test_an_impossible_token_stops_the_run_with_its_sentence(tmp_path):
 # What a run leaves behind
 
 
-@pytest.mark.parametrize("changes", [{}, {"method": "baum_welch", "full_batch": True}], ids=METHODS)
+@pytest.mark.parametrize(
+    "changes", [{}, {"method": "sgd", "lr": 5.0}, {"method": "baum_welch", "full_batch": True}], ids=METHODS
+)
 def test_it_learns_more_than_how_often_words_come(changes, tmp_path):
     found = run(tmp_path, settings(epochs=20.0, **changes))
     learnt, held_out = text(tmp_path / "cache"), text(tmp_path / "cache", 8, seed=1)
@@ -280,7 +282,7 @@ def test_a_run_is_its_learner_its_batches_and_its_schedule(method, batching, shu
     chosen = settings(method=method, batching=batching, shuffle=shuffle, warmup=0.3, validations=1000.0)
     run(tmp_path, chosen)
     model = make_model(0)
-    learner = (GradientLearner if method == "adamw" else BaumWelchLearner)(model, chosen)
+    learner = (BaumWelchLearner if method == "baum_welch" else GradientLearner)(model, chosen)
     batches = (Streams if batching == "streams" else Windows)(
         text(tmp_path / "cache"), batch_size=4, length=6, shuffle=shuffle, seed=0
     ).batches()

@@ -21,6 +21,7 @@ from trellis.training.adamw import AdamW
 from trellis.training.distributed import World
 from trellis.training.memory import keep_freed_memory
 from trellis.training.settings import TrainingSettings
+from trellis.training.sgd import SGD
 
 
 class Learnt(NamedTuple):
@@ -64,7 +65,7 @@ def check_possible(log_prob_BT: Tensor) -> None:
 
 
 class GradientLearner:
-    """AdamW on the mean negative log-likelihood of a token."""
+    """AdamW, or plain SGD, on the mean negative log-likelihood of a token."""
 
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
@@ -72,7 +73,11 @@ class GradientLearner:
         self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
         keep_freed_memory()
         self.parameters = list(model.parameters())
-        self.optimizer = AdamW(self.parameters, (settings.betas[0], settings.betas[1]), settings.weight_decay)
+        self.optimizer: AdamW | SGD
+        if settings.method == "sgd":
+            self.optimizer = SGD(self.parameters, settings.weight_decay)
+        else:
+            self.optimizer = AdamW(self.parameters, (settings.betas[0], settings.betas[1]), settings.weight_decay)
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add the gradient of the batch's total, up to the constant that `update` takes out."""
@@ -99,7 +104,7 @@ class GradientLearner:
             parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and counts, by parameter."""
+        """AdamW's moments and counts, by parameter; SGD has none."""
         return self.optimizer.tensors()
 
     def restore(self, tensors: dict[str, Tensor]) -> None:

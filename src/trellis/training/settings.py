@@ -13,7 +13,7 @@ from trellis.errors import TrellisError
 class TrainingSettings:
     """A training run. `epochs`, `batch_size` and the rest count over all processes together."""
 
-    method: Literal["adamw", "baum_welch"] = "adamw"  # gradient of the marginal likelihood, or expected counts
+    method: Literal["adamw", "sgd", "baum_welch"] = "adamw"  # by the gradient of the likelihood, or expected counts
     batching: Literal["windows", "streams"] = "windows"  # independent windows, or streams that carry the belief
     batch_size: int = 200  # rows in a batch
     length: int = 64  # tokens in a row
@@ -22,10 +22,10 @@ class TrainingSettings:
     epochs: float = 1.0  # passes over the training text
     seed: int = 0  # of the parameters, the order of the text and everything else
 
-    lr: float = 0.05  # AdamW: highest learning rate
+    lr: float = 0.05  # AdamW, SGD: highest learning rate
     betas: tuple[float, ...] = (0.9, 0.95)  # AdamW: decay of the gradient's first and second moment
-    weight_decay: float = 0.0  # AdamW: decoupled weight decay
-    clip: float = 5.0  # AdamW: largest norm of the gradient of the mean loss
+    weight_decay: float = 0.0  # AdamW, SGD: decoupled weight decay
+    clip: float = 5.0  # AdamW, SGD: largest norm of the gradient of the mean loss
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"  # how the rate falls after the warm-up
     warmup: float = 0.05  # share of the run over which the rate, or the step size, rises from zero
     final: float = 0.1  # cosine: the last rate, as a share of the highest

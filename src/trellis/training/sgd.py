@@ -1,0 +1,34 @@
+"""Plain steps along the gradient, as recurrent networks of words like them: they generalise better than by AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trellis.errors import TrellisError
+
+
+class SGD:
+    """Stochastic gradient descent without momentum, with decoupled weight decay; it remembers nothing."""
+
+    def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
+        self.parameters, self.decay = list(parameters), decay
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], rate: float, scale: float = 1.0) -> None:
+        """Move the parameters, at this learning rate, by gradients that count `scale` times."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if self.decay:
+                parameter.mul_(1.0 - rate * self.decay)
+            parameter.add_(gradient, alpha=-rate * scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Nothing: between steps the parameters are all there is."""
+        return {}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take up; what another method left is refused."""
+        if tensors:
+            raise TrellisError("this checkpoint is not one of SGD: go on with the method it began with.")

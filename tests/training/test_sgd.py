@@ -1,0 +1,32 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from trellis.errors import TrellisError
+from trellis.training.sgd import SGD
+
+from .test_adamw import drawn, gradients_of, rate_and_scale, some_parameters
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_steps_are_those_of_torch(decay):
+    """Whose decay is not decoupled: as part of the gradient it is the same, taken before the gradient's step."""
+    ours, theirs = SGD(some_parameters(), decay), some_parameters()
+    optimizer = torch.optim.SGD(theirs, weight_decay=decay)
+    for step in range(30):
+        gradients, (rate, scale) = gradients_of(theirs, step), rate_and_scale(step)
+        ours.step(gradients, rate, scale)
+        optimizer.param_groups[0]["lr"] = rate
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient * scale
+        optimizer.step()
+    for a, b, start in zip(ours.parameters, theirs, some_parameters(), strict=True):
+        assert_close(a, b, rtol=1e-5, atol=1e-5)
+        assert not a.numel() or not torch.equal(a, start)
+
+
+def test_it_remembers_nothing_and_takes_nothing_up():
+    ours = SGD([torch.nn.Parameter(drawn(3))], 0.0)
+    ours.restore(ours.tensors())
+    with pytest.raises(TrellisError, match="not one of SGD"):
+        ours.restore({"0.exp_avg": torch.zeros(3)})
