@@ -6,7 +6,6 @@ from torch.testing import assert_close
 
 from trellis import TrellisError
 from trellis.inference import transitions
-from trellis.models import blocked_batches
 
 from .makers import random_ids
 from .test_blocked import VOCABULARY, kinds, make
@@ -17,11 +16,11 @@ GAPS = {0: [0, 3, 4], 1: [1], 2: [0], 3: [], 4: [0, 1, 2, 3], 5: []}
 MISSING = torch.tensor([[time in GAPS[row] for time in range(6)] for row in range(6)])
 
 
-@pytest.fixture(params=["one list at a time", "many at once"])
+@pytest.fixture(params=["few at once", "many at once"])
 def _at_once(request, monkeypatch):
-    if request.param == "one list at a time":
+    if request.param == "few at once":
+        monkeypatch.setattr(transitions, "LEFT_AT_ONCE", 5)
         monkeypatch.setattr(transitions, "CROSSED_AT_ONCE", 1)
-        monkeypatch.setattr(blocked_batches, "PUSHED_AT_ONCE", 1)
 
 
 def told(model, carried):
@@ -116,25 +115,53 @@ def improbable(nats, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_float32_would_lose_is_told(dtype):
-    model = improbable(300.0, dtype)
-    ids, missing = torch.tensor([[4, 0, 1, 3]]), torch.tensor([[True, False, False, False]])
-    dense = improbable(300.0).dense()
-    assert model.score(ids, missing_BT=missing)[0][0, 2] < -290
-    assert_close(
-        model.score(ids, missing_BT=missing)[0].double(), dense.score(ids, missing_BT=missing)[0].detach(),
-        rtol=1e-5, atol=1e-5,
-    )  # fmt: skip
-    assert_close(
-        model.smooth(ids, missing_BT=missing).belief_BTK.double(), dense.smooth(ids, missing_BT=missing).posterior_BTS,
-        rtol=1e-5, atol=1e-5,
-    )  # fmt: skip
+@pytest.mark.parametrize("nats", [50.0, 300.0, 650.0, torch.inf])
+def test_what_float32_would_lose_is_told(nats, dtype):
+    """Also of a text beside it that has no gaps; what cannot be has probability zero and no posterior."""
+    ids, missing = torch.tensor([[4, 0, 1, 3], [4, 0, 1, 3], [3, 3, 0, 1]]), torch.zeros(3, 4, dtype=torch.bool)
+    missing[0, 0] = missing[2, 1] = True
+    model, dense, about = improbable(nats, dtype), improbable(nats).dense(), {"missing_BT": missing}
+    near = {"rtol": 1e-5, "atol": 1e-5}
+    log_prob, final = model.score(ids, **about)
+    want, want_final = dense.score(ids, **about)
+    assert log_prob[0, 2] <= -nats + 10
+    assert_close(log_prob.double(), want.detach(), **near)
+    assert_close(final.double(), want_final.detach(), **near)
+    assert_close(model.filter(ids, **about).belief_BTK.double(), dense.filter(ids, **about).belief_BTS, **near)
+    assert_close(model.smooth(ids, **about).belief_BTK.double(), dense.smooth(ids, **about).posterior_BTS, **near)
+    assert_close(model.viterbi(ids, **about).log_prob_B.double(), dense.viterbi(ids, **about).log_prob_B, **near)
+    assert_close(model.entropy(ids, **about), dense.entropy(ids, **about), **near)
     drawn = model.sample_posterior(ids, 50, missing_BT=missing, generator=torch.Generator().manual_seed(0))
-    assert (drawn[0, :, 1:] // 2 == torch.tensor([0, 1, 3])).all()
+    if nats < torch.inf:
+        assert (drawn[0, :, 1:] // 2 == torch.tensor([0, 1, 3])).all()
+    else:
+        assert (drawn == -1).all()
 
 
-@pytest.mark.parametrize("question", ["score", "entropy"])
-def test_what_float64_would_lose_is_said(question):
-    ids, missing = torch.tensor([[4, 0, 1]]), torch.tensor([[True, False, False]])
-    with pytest.raises(TrellisError, match="next to impossible"):
-        getattr(improbable(2000.0), question)(ids, missing_BT=missing)
+def test_a_text_without_gaps_is_scored_as_ever_beside_one_that_has_some():
+    """At 2,000 nats, which no probability can hold."""
+    model, ids = improbable(2000.0), torch.tensor([[4, 0, 1, 3], [4, 0, 1, 3]])
+    missing = torch.tensor([[True, False, False, False], [False] * 4])
+    alone, beside = model.score(ids[1:])[0][0], model.score(ids, missing_BT=missing)[0]
+    assert alone[2] < -1990
+    assert_close(beside[1], alone.detach())
+    assert -2020 < beside[0, 2] < -1990
+
+
+def test_gaps_do_not_depend_on_what_is_learnt():
+    """No dropout, no gradient, and in half precision next to the same."""
+    model = make(torch.float32, dropout=0.5)
+    about = told(model.eval(), carried=False)
+    want = model.score(**about)[0]
+    found = model.train().score(**about)[0]
+    assert torch.equal(found, want)
+    assert not found.requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(model.eval().score(**about)[0], want, rtol=0.05, atol=0.05)
+
+
+def test_a_length_past_the_last_token_is_refused():
+    model, ids = make().eval(), random_ids(2, 4, VOCABULARY)
+    for told in ({}, {"missing_BT": torch.ones(2, 4, dtype=torch.bool)}):
+        with pytest.raises(TrellisError, match="a length of 5 is more than the 4 tokens"):
+            model.score(ids, lengths_B=torch.tensor([4, 5]), **told)

@@ -12,7 +12,7 @@ from torch import Tensor
 from trellis.inference import reference
 from trellis.inference.blocked import Blocks
 from trellis.inference.recursion import Rows, own_columns
-from trellis.inference.transitions import Paired, Shared, Transition
+from trellis.inference.transitions import Paired, Shared
 
 # A token less probable than this, relative to its best state's emission, comes near float64's underflow.
 UNDERFLOW = 1e-200
@@ -41,7 +41,7 @@ def posterior_entropy(
         log_belief_S = None if belief_BS is None else belief_BS[row].double().log()
         return log_start_S, log_transition_SS, log_emission_BTS[row, :length], log_belief_S
 
-    return entropy_of(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows, row_of)
+    return _entropy(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows, row_of)
 
 
 @torch.no_grad()
@@ -52,13 +52,13 @@ def blocked_entropy(blocks: Blocks) -> Tensor:
     into_PJK = blocks.log_matrices().double().exp()
     steps = Paired(into_PJK, pair_TB), Paired(torch.special.entr(into_PJK), pair_TB)
     first_BK = rows.sort(blocks.first_BK.double())
-    return entropy_of(first_BK, *steps, blocks.log_columns_NK, index_TB, rows, blocks.row)
+    return _entropy(first_BK, *steps, blocks.log_columns_NK, index_TB, rows, blocks.row)
 
 
-def entropy_of(
+def _entropy(
     first_BS: Tensor,
-    step: Transition,
-    entropy_step: Transition,
+    step: Shared | Paired,
+    entropy_step: Shared | Paired,
     log_columns_NS: Tensor,
     index_TB: Tensor,
     rows: Rows,
@@ -77,8 +77,8 @@ def entropy_of(
 
 def _recursion(
     first_BS: Tensor,
-    step: Transition,
-    entropy_step: Transition,
+    step: Shared | Paired,
+    entropy_step: Shared | Paired,
     log_columns_NS: Tensor,
     index_TB: Tensor,
     rows: Rows,

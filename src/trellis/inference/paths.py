@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trellis.inference.blocked import Blocks
 from trellis.inference.recursion import own_columns
-from trellis.inference.transitions import Crossed, Paired, Shared, Transition
+from trellis.inference.transitions import Crossed, Paired, Shared
 
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
 CHUNK = 1 << 21
@@ -90,7 +90,7 @@ def blocked_k_best(blocks: Blocks, k: int) -> KBest:
 
 def best_paths(
     log_first_BS: Tensor,
-    log_transition: Transition,
+    log_transition: Shared | Paired | Crossed,
     log_columns_NS: Tensor,
     index_BT: Tensor,
     lengths_B: Tensor,
@@ -108,7 +108,11 @@ def best_paths(
 
 
 def _climb(
-    score_BSK: Tensor, log_transition: Transition, log_columns_NS: Tensor, index_BT: Tensor, lengths_B: Tensor
+    score_BSK: Tensor,
+    log_transition: Shared | Paired | Crossed,
+    log_columns_NS: Tensor,
+    index_BT: Tensor,
+    lengths_B: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the recursion over all tokens: final scores, where each final path ends, and all back-pointers.
 
@@ -142,7 +146,9 @@ def _only_the_empty_path(score_BSK: Tensor, lengths_B: Tensor) -> Tensor:
     return torch.where((lengths_B == 0)[:, None, None], empty, score_BSK)
 
 
-def _step(score_BSK: Tensor, log_transition: Transition, step: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+def _step(
+    score_BSK: Tensor, log_transition: Shared | Paired | Crossed, step: int, rows_B: Tensor
+) -> tuple[Tensor, Tensor]:
     """The k best ways into each state and the pointers to where they come from, chunk by chunk."""
     if isinstance(log_transition, Crossed):
         return _step_across(score_BSK, log_transition, step)
@@ -160,15 +166,17 @@ def _step(score_BSK: Tensor, log_transition: Transition, step: int, rows_B: Tens
 
 
 def _step_across(score_1SK: Tensor, steps: Crossed, step: int) -> tuple[Tensor, Tensor]:
-    """The same of one row whose matrices come a list of states at a time: the best of all lists so far."""
+    """The same of one row whose matrices come piece by piece: the best of all pieces so far."""
     k = score_1SK.shape[2]
     best_1SK, pointer_1SK = torch.full_like(score_1SK, -torch.inf), torch.zeros_like(score_1SK, dtype=torch.int64)
-    for leave_K, enter_C, log_into_CK in steps.crossings(step):
-        here_1CK, place_1CK = _best_into(score_1SK[:, leave_K], log_into_CK)
-        from_1CK = leave_K[place_1CK // k] * k + place_1CK % k
-        best_1CK, choice_1CK = torch.cat([best_1SK[:, enter_C], here_1CK], -1).topk(k)
-        best_1SK[:, enter_C] = best_1CK
-        pointer_1SK[:, enter_C] = torch.cat([pointer_1SK[:, enter_C], from_1CK], -1).gather(-1, choice_1CK)
+    for leave_N, enter_C, log_into_CN in steps.crossings(step):
+        columns = max(1, CHUNK // max(len(leave_N), min(k, len(leave_N)) * k))
+        for here_D, log_into_DN in zip(enter_C.split(columns), log_into_CN.split(columns), strict=True):
+            more_1DK, place_1DK = _best_into(score_1SK[:, leave_N], log_into_DN)
+            from_1DK = leave_N[place_1DK // k] * k + place_1DK % k
+            best_1DK, choice_1DK = torch.cat([best_1SK[:, here_D], more_1DK], -1).topk(k)
+            best_1SK[:, here_D] = best_1DK
+            pointer_1SK[:, here_D] = torch.cat([pointer_1SK[:, here_D], from_1DK], -1).gather(-1, choice_1DK)
     return best_1SK, pointer_1SK
 
 

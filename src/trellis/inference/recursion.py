@@ -14,14 +14,22 @@ from torch import Tensor
 
 from trellis import kernels
 from trellis.errors import TrellisError
-from trellis.inference.transitions import Shared, Transition
+from trellis.inference.transitions import Crossed, Paired, Shared
 
-Step = TypeVar("Step", bound=Transition)
+Transition = TypeVar("Transition", bound=Shared | Paired | Crossed)
 
 # A step whose scale falls below this has lost digits to underflow: the row is done again in log space.
-UNDERFLOW = {torch.float32: 1e-20, torch.float64: 1e-250}
+UNDERFLOW = 1e-20
 # Backward messages of states that carry no belief can grow without bound; beyond this they are noise times zero.
-LARGEST_MESSAGE = {torch.float32: 1e30, torch.float64: 1e300}
+LARGEST_MESSAGE = 1e30
+
+
+def check_lengths(lengths_B: Tensor | None, time: int) -> None:
+    """Refuse a row that would go on past its last token."""
+    if lengths_B is not None and len(lengths_B) and int(lengths_B.max()) > time:
+        raise TrellisError(
+            f"a length of {int(lengths_B.max())} is more than the {time} tokens of a row: mend lengths_B."
+        )
 
 
 class Rows(NamedTuple):
@@ -33,10 +41,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, lengths_B: Tensor | None, batch: int, time: int) -> Rows:
         """The order of rows for these lengths; no order at all when every row is full."""
-        if lengths_B is not None and batch and int(lengths_B.max()) > time:
-            raise TrellisError(
-                f"a length of {int(lengths_B.max())} is more than the {time} tokens of a row: mend lengths_B."
-            )
+        check_lengths(lengths_B, time)
         if lengths_B is None or bool((lengths_B == time).all()):
             return cls(None, [batch] * time)
         running = (lengths_B[:, None] > torch.arange(time, device=lengths_B.device)).sum(0).tolist()
@@ -93,28 +98,26 @@ class Evidence(NamedTuple):
         return self.likelihood_NS.index_select(0, self.index_TB[step, :running])
 
 
-class Walk(NamedTuple, Generic[Step]):
+class Walk(NamedTuple, Generic[Transition]):
     """A finished forward pass, time-major and longest row first, with what the way back needs."""
 
     rows: Rows
-    transition: Step
+    transition: Transition
     evidence: Evidence
     belief_TBS: Tensor
     scale_TB: Tensor
     log_prob_TB: Tensor
     final_BS: Tensor
 
-    def lost(self) -> Tensor:
-        """Where the scale is too small to trust, T×B."""
-        return self.scale_TB < UNDERFLOW[self.scale_TB.dtype]
-
     def underflowed(self) -> list[int]:
         """Rows with a scale too small to trust."""
-        lost_TB = self.lost()
-        return lost_TB.any(0).nonzero().flatten().tolist() if bool(lost_TB.any()) else []
+        low_TB = self.scale_TB < UNDERFLOW
+        return low_TB.any(0).nonzero().flatten().tolist() if bool(low_TB.any()) else []
 
 
-def walk(first_BS: Tensor, transition: Step, evidence: Evidence, rows: Rows, before_BS: Tensor) -> Walk[Step]:
+def walk(
+    first_BS: Tensor, transition: Transition, evidence: Evidence, rows: Rows, before_BS: Tensor
+) -> Walk[Transition]:
     """Filter a batch whose rows are sorted longest first.
 
     `first_BS` is the belief about the first state before its token is seen; `before_BS` is what a row without tokens
@@ -141,7 +144,9 @@ def walk(first_BS: Tensor, transition: Step, evidence: Evidence, rows: Rows, bef
     return Walk(rows, transition, evidence, belief_TBS, scale_TB, log_prob_TB, final_BS)
 
 
-def walk_back(done: Walk[Step], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def walk_back(
+    done: Walk[Transition], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Gradients by the log-emissions and by the predicted beliefs, both T×B×S, of what `walk` returned.
 
     With L = Σ w_t log c_t, c_t the scale of u_t = predicted_t ⊙ likelihood_t, and g the gradient by the belief
@@ -156,8 +161,8 @@ def walk_back(done: Walk[Step], grad_log_prob_TB: Tensor, grad_final_BS: Tensor 
             done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS, bf16=kernels.in_bf16(),
         )  # fmt: skip
     posterior_TBS, message_TBS = torch.empty_like(done.belief_TBS), torch.empty_like(done.belief_TBS)
-    inverse_scale_TB = torch.where(done.lost(), 0.0, 1.0 / done.scale_TB)
-    ends, largest = done.rows.ends(), LARGEST_MESSAGE[done.belief_TBS.dtype]
+    inverse_scale_TB = torch.where(done.scale_TB < UNDERFLOW, 0.0, 1.0 / done.scale_TB)
+    ends = done.rows.ends()
     gradient = grad_final_BS[:0]
     for t in reversed(range(len(ends))):
         going_on, running = ends[t]
@@ -169,7 +174,7 @@ def walk_back(done: Walk[Step], grad_log_prob_TB: Tensor, grad_final_BS: Tensor 
         torch.mul(outer, belief, out=posterior_TBS[t, :running])
         # The likelihood first: divided by a small scale, what it makes zero would be infinite and the product NaN.
         message = torch.mul(outer, done.evidence.at(t, running), out=message_TBS[t, :running])
-        message.mul_(inverse_scale_TB[t, :running].unsqueeze(-1)).clamp_(-largest, largest)
+        message.mul_(inverse_scale_TB[t, :running].unsqueeze(-1)).clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
         posterior_TBS[t, running:] = 0.0
         message_TBS[t, running:] = 0.0
         if t:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import reference
-from trellis.inference.recursion import Step, Walk
+from trellis.inference.recursion import UNDERFLOW, Transition, Walk
 
 
 def impossible_at(
@@ -38,13 +38,13 @@ def rescue(
     log_columns_NS: Tensor,
     index_TB: Tensor,
     belief_BS: Tensor | None,
-    done: Walk[Step],
+    done: Walk[Transition],
     row: int,
 ) -> bool:
     """Overwrite a row of `done` with the log-space answer; False if the walk was right and the row impossible."""
     log_emission_TS = log_columns_NS[index_TB[: done.rows.length(row), row]]
     belief_S = None if belief_BS is None else belief_BS[row]
-    lost_at = int(done.lost()[:, row].nonzero()[0])
+    lost_at = int((done.scale_TB[:, row] < UNDERFLOW).nonzero()[0])
     if impossible_at(log_start_S, log_transition, log_emission_TS, belief_S) == lost_at:
         return False
     log_belief_S = None if belief_S is None else belief_S.log()

@@ -9,10 +9,10 @@ from torch import Tensor
 from trellis.inference import reference
 from trellis.inference.blocked import Blocks, blocked_forward
 from trellis.inference.forward import forward
-from trellis.inference.transitions import Paired, Shared, Transition
+from trellis.inference.transitions import Paired, Shared
 
-# Below this, the weights of a backward step are made of beliefs that their precision cannot hold.
-UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-250}
+# Below this, the weights of a backward step are made of beliefs that float32 cannot hold.
+UNDERFLOW = 1e-30
 # Weights held at once by a backward step: 32 MB of float64.
 CHUNK = 1 << 22
 
@@ -91,7 +91,7 @@ def sample_posterior(
         log_belief_S = None if belief_BS is None else belief_BS[row].log()
         return log_start_S, log_transition_SS, log_emission_BTS[row, :length], log_belief_S
 
-    return sample_paths(filtered.belief_BTS, Shared(into_SS.T), lengths_B, samples, generator, row_of)
+    return _sample_paths(filtered.belief_BTS, Shared(into_SS.T), lengths_B, samples, generator, row_of)
 
 
 @torch.no_grad()
@@ -103,12 +103,12 @@ def blocked_sample_posterior(blocks: Blocks, samples: int, generator: torch.Gene
     filtered = blocked_forward(blocks)
     lengths_B = torch.where(filtered.log_prob_BT.sum(-1) > -torch.inf, blocks.lengths(), 0)
     transition = Paired(blocks.into_PJK, blocks.pair_BT.T)
-    return sample_paths(filtered.belief_BTK, transition, lengths_B, samples, generator, blocks.row)
+    return _sample_paths(filtered.belief_BTK, transition, lengths_B, samples, generator, blocks.row)
 
 
-def sample_paths(
+def _sample_paths(
     belief_BTS: Tensor,
-    transition: Transition,
+    transition: Shared | Paired,
     lengths_B: Tensor,
     samples: int,
     generator: torch.Generator | None,
@@ -118,6 +118,8 @@ def sample_paths(
 
     `row_of` gives a row of some length as the reference takes it.
     """
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
     batch, _, states = belief_BTS.shape
     share = max(1, CHUNK // max(1, batch * states))
     drawn = [
@@ -126,7 +128,7 @@ def sample_paths(
     ]
     states_BNT = torch.cat([states_BNT for states_BNT, _ in drawn], 1)
     least_B = torch.stack([least_B for _, least_B in drawn]).amin(0)
-    for row in (least_B < UNDERFLOW[belief_BTS.dtype]).nonzero().flatten().tolist():
+    for row in (least_B < UNDERFLOW).nonzero().flatten().tolist():
         length = int(lengths_B[row])
         states_BNT[row, :, :length] = _backward_in_log_space(*row_of(row, length), samples, generator)
     return states_BNT
@@ -134,7 +136,7 @@ def sample_paths(
 
 def _backward(
     belief_BTS: Tensor,
-    transition: Transition,
+    transition: Shared | Paired,
     samples: int,
     lengths_B: Tensor,
     generator: torch.Generator | None,

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from trellis import kernels
 
-CROSSED_AT_ONCE = 1 << 22  # numbers in matrices that are made and let go: 16 MB of float32
+# Of matrices that are made as they are crossed: states left at once, and numbers made at once, 16 MB of float32.
+LEFT_AT_ONCE, CROSSED_AT_ONCE = 512, 1 << 22
 
 
 class Shared(NamedTuple):
@@ -99,43 +100,30 @@ class Paired(NamedTuple):
 class Crossed(NamedTuple):
     """The lists of states that each token of one row may have, L×K, and how the matrices between them are made.
 
-    states   how many there are in all
-    into     the matrix [to, from] of the steps from a list of K states into lists of M×J states
+    `matrix` gives that of the steps [to, from] out of N states into lists of M×J.
     """
 
-    states: int
     lists: list[Tensor]
-    into: Callable[[Tensor, Tensor], Tensor]
+    matrix: Callable[[Tensor, Tensor], Tensor]
 
     def crossings(self, step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """On the way to `step`: some states that are left, some that are entered, and the matrix [to, from]."""
-        leave_LK, all_MJ = self.lists[step - 1], self.lists[step]
-        parts = all_MJ.split(max(1, CROSSED_AT_ONCE // (leave_LK.shape[1] * all_MJ.shape[1])))
-        for leave_K in leave_LK:
-            for enter_MJ in parts:
-                yield leave_K, enter_MJ.flatten(), self.into(leave_K, enter_MJ)
+        """On the way to `step`: some states that are left, some that are entered, and their matrix [to, from]."""
+        enter_MJ = self.lists[step]
+        parts = enter_MJ.split(max(1, CROSSED_AT_ONCE // (LEFT_AT_ONCE * enter_MJ.shape[1])))
+        for leave_N in self.lists[step - 1].flatten().split(LEFT_AT_ONCE):
+            for part_MJ in parts:
+                yield leave_N, part_MJ.flatten(), self.matrix(leave_N, part_MJ)
 
     def push(self, belief_1S: Tensor, step: int) -> Tensor:
         """The belief one step on: before the token of `step` is seen."""
         pushed_1S = torch.zeros_like(belief_1S)
-        for leave_K, enter_C, into_CK in self.crossings(step):
-            pushed_1S[0, enter_C] += into_CK @ belief_1S[0, leave_K]
+        for leave_N, enter_C, into_CN in self.crossings(step):
+            pushed_1S[0, enter_C] += (into_CN @ belief_1S[0, leave_N]).to(belief_1S)
         return pushed_1S
 
     def pull(self, message_1S: Tensor, step: int) -> Tensor:
         """The transpose: from a gradient by what `push` gave to one by what it took."""
         pulled_1S = torch.zeros_like(message_1S)
-        for leave_K, enter_C, into_CK in self.crossings(step):
-            pulled_1S[0, leave_K] += message_1S[0, enter_C] @ into_CK
+        for leave_N, enter_C, into_CN in self.crossings(step):
+            pulled_1S[0, leave_N] += (message_1S[0, enter_C] @ into_CN).to(message_1S)
         return pulled_1S
-
-    def reaching(self, step: int, rows: Tensor, state_1N: Tensor) -> Tensor:
-        """How every state leads to each of the given ones, N of the one row."""
-        leading_1NS = torch.zeros(*state_1N.shape, self.states, dtype=torch.float64, device=state_1N.device)
-        for leave_K, enter_C, into_CK in self.crossings(step):
-            chosen_N, place_N = (state_1N[0, :, None] == enter_C).nonzero(as_tuple=True)
-            leading_1NS[0, chosen_N[:, None], leave_K] = into_CK[place_N].double()
-        return leading_1NS
-
-
-Transition = Shared | Paired | Crossed

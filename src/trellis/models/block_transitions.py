@@ -74,7 +74,7 @@ class BilinearTransition(nn.Module):
         if self.block is None or self.block_bias is None:
             return None
         with full_precision():
-            return (leaving_NR @ self.block.T + self.block_bias).log_softmax(-1)
+            return (leaving_NR @ self.block.T.to(leaving_NR) + self.block_bias.to(leaving_NR)).log_softmax(-1)
 
     def into(self, vectors: States, lists: Lists) -> Tensor:
         """Probabilities [pair, to, from] of the lists' pairs."""
@@ -91,17 +91,18 @@ class BilinearTransition(nn.Module):
     @torch.no_grad()
     def log_into(self, vectors: States, lists: Lists, chosen_N: Tensor) -> Tensor:
         """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
-        leave, enter = lists.pairs.leave_P[chosen_N], lists.pairs.enter_P[chosen_N]
-        leaving_NKR = lists.leave.leaving[lists.leave.distinct.places()[leave]].double()
+        left_L, leave = lists.pairs.leave_P[chosen_N].unique(return_inverse=True)
+        enter = lists.pairs.enter_P[chosen_N]
+        leaving_LKR = lists.leave.leaving[lists.leave.distinct.places()[left_L]].double()
         entering_NJR = lists.enter.entering[lists.enter.distinct.places()[enter]].double()
-        logits_NKJ = leaving_NKR @ entering_NJR.transpose(1, 2)
-        log_block_NKM = self._log_block(leaving_NKR.to(next(self.parameters(), leaving_NKR)))
-        if log_block_NKM is None:
+        logits_NKJ = leaving_LKR[leave] @ entering_NJR.transpose(1, 2)
+        log_block_LKM = self._log_block(leaving_LKR)
+        if log_block_LKM is None:
             everything_SR = vectors.entering(vectors.look_up(lists.kept_S)).double()
-            log_NKJ = logits_NKJ - (leaving_NKR @ everything_SR.T).logsumexp(-1, keepdim=True)
+            log_total_LK = bilinear_log_total(leaving_LKR.flatten(0, 1), everything_SR).view(leaving_LKR.shape[:2])
+            log_NKJ = logits_NKJ - log_total_LK[leave].unsqueeze(-1)
         else:
-            step_NK = log_block_NKM.double().transpose(1, 2)[torch.arange(len(leave)), lists.block_G[enter]]
-            log_NKJ = logits_NKJ.log_softmax(-1) + step_NK.unsqueeze(-1)
+            log_NKJ = logits_NKJ.log_softmax(-1) + log_block_LKM[leave, :, lists.block_G[enter]].unsqueeze(-1)
         if lists.alive_GJ is not None:
             log_NKJ = log_NKJ.masked_fill(~lists.alive_GJ[enter].unsqueeze(1), -torch.inf)
         return log_NKJ.transpose(1, 2)

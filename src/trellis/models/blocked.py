@@ -210,7 +210,7 @@ class BlockedHMM(BlockedBatches):
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
-        predicted_BS = self._start(self._everything())[None] if state is None else self._push(state)
+        predicted_BS = self._predicted(1, state)
         lists_VK, emission_VK = self.states_GK[self.group_V], self.log_emission().exp()
         return torch.stack([(row_S[lists_VK] * emission_VK).sum(1) for row_S in predicted_BS]).log()
 
@@ -226,7 +226,7 @@ class BlockedHMM(BlockedBatches):
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
         tokens_BT, states_BT = torch.full((2, batch, length), -1, device=self.device)
         lengths_B = torch.full((batch,), length, device=self.device)
-        predicted_BS = self._start(self._everything()).expand(batch, -1) if state is None else self._push(state)
+        predicted_BS = self._predicted(batch, state)
         emission_VK = self.log_emission().exp()
         for t in range(length):
             rows = (lengths_B > t).nonzero().flatten()
@@ -242,6 +242,12 @@ class BlockedHMM(BlockedBatches):
             if end is not None:
                 lengths_B[rows[token == end]] = t + 1
         return Samples(states_BT, tokens_BT, lengths_B)
+
+    def _predicted(self, batch: int, state: Tensor | None) -> Tensor:
+        """p(next state | all before), over all states, B×S."""
+        if state is None:
+            return self._start(self._everything()).expand(batch, -1)
+        return torch.stack([self._push(belief_S, self._all()) for belief_S in state])
 
     def _anywhere(self, gapped: Gapped, *, smoothed: bool) -> Beliefs:
         """Beliefs or posteriors over all states, as gaps leave them."""
@@ -266,8 +272,8 @@ class BlockedHMM(BlockedBatches):
         states, vocab_size = self.config.states, self.config.vocab_size
         if states > LARGEST_DENSE:
             raise TrellisError(
-                f"all pairs of {states:,} states do not fit in memory, and this question needs them: ask for `rows`, "
-                "or give trellis inspect a --corpus."
+                f"all pairs of {states:,} states do not fit in memory, and their long run needs them: measure usage on "
+                "text, in trellis inspect by --corpus."
             )
         everything = self._everything()
         emission_VK = self.log_emission().exp()

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trellis.errors import TrellisError
 from trellis.inference import Blocks, Gapped, GappedText
+from trellis.inference.recursion import check_lengths
+from trellis.inference.transitions import Crossed
 from trellis.models.block_transitions import Lists
 from trellis.models.blocked_parts import BlockedConfig, any_groups, build_parts
 from trellis.models.groups import Groups, keep
@@ -23,8 +24,6 @@ from trellis.models.scorer import check_ids, without_padding
 from trellis.models.state_features import Listed
 
 PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 GB of float32
-
-PUSHED_AT_ONCE = 1 << 24  # numbers in the rows of a transition that push a belief: 64 MB of float32
 
 
 class ReadyBatch(NamedTuple):
@@ -89,14 +88,17 @@ class BlockedBatches(Model):
             return Kept(self.states_GK, None, self._everything())
         if self.config.clusters == "uniform":  # lists overlap: a state is dropped from all of them
             states = self.config.states
-            kept_S = torch.randperm(states, device=self.device)[: self.config.kept(states)].sort().values
+            kept_S = torch.randperm(states, device=self.device)[: self.config.kept(states)]
             alive_S = torch.zeros(states, dtype=torch.bool, device=self.device).index_fill_(0, kept_S, True)
-            return Kept(self.states_GK, alive_S, kept_S)
+            dead_G = ~alive_S[self.states_GK].any(1)  # a word must keep a state
+            alive_S[self.states_GK[dead_G, 0]] = True
+            return Kept(self.states_GK, alive_S, alive_S.nonzero().flatten())
         kept_GJ = keep(self.states_GK, self.config.kept(self.states_GK.shape[1]))
         return Kept(kept_GJ, None, kept_GJ.flatten())
 
     def _pieces(self, ids_BT: Tensor, lengths_B: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The batch cut in time, so that the matrices of its pairs fit in memory; one piece when learning."""
+        check_lengths(lengths_B, ids_BT.shape[1])
         time, (groups, size) = max(1, ids_BT.shape[1]), self.states_GK.shape
         pairs = PIECE // size**2
         if not torch.is_grad_enabled() and pairs < groups**2:  # else every pair there is fits
@@ -116,10 +118,6 @@ class BlockedBatches(Model):
         groups_G, list_BT = self.group_V[ids_BT].unique(return_inverse=True)
         enter_GJ = kept.states_GJ[groups_G]
         alive_GJ = None if kept.alive_S is None else kept.alive_S[enter_GJ]
-        if alive_GJ is not None and not bool(alive_GJ.any(1).all()):
-            raise TrellisError(
-                "dropout has left a word no state: lower model.dropout, or model.blocks to give it more."
-            )
         if alive_GJ is not None and len(groups_G):
             enter_GJ, alive_GJ = _shortened(enter_GJ, alive_GJ)
         code_N, pair = (list_BT[:, :-1] * len(groups_G) + list_BT[:, 1:]).unique(return_inverse=True)
@@ -138,58 +136,49 @@ class BlockedBatches(Model):
         )
         return ReadyBatch(blocks, enter_GJ, list_BT)
 
+    @torch.no_grad()
     def _gapped(self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor) -> Gapped:
-        """A batch in which tokens are missing, made ready row by row."""
-        zeros_BT = torch.zeros(ids_BT.shape, dtype=next(self.parameters()).dtype, device=self.device)
-        return Gapped(self._gapped_texts(ids_BT, state, lengths_B, missing_BT), zeros_BT)
-
-    def _gapped_texts(
-        self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor
-    ) -> Iterator[GappedText]:
+        """A batch in which tokens are missing, made ready."""
         ids_BT = without_padding(ids_BT, lengths_B).masked_fill(missing_BT, 0)
         check_ids(ids_BT, self.config.vocab_size)
         words_N, index_BT = ids_BT.unique(return_inverse=True)
         groups_G = self.group_V[words_N].unique()
         enter = Listed(self.vectors, self.states_GK[groups_G])
         log_columns_NK = self.emission.columns(enter, self.groups, groups_G, words_N, self.config.states)
-        start_S = self._start(self._everything())
-        first_BS = start_S.expand(len(ids_BT), -1) if state is None else self._push(state)
-        before_BS = first_BS if state is None else state
+        before_BS = self._start(self._everything()).expand(len(ids_BT), -1) if state is None else state
         lengths = [ids_BT.shape[1]] * len(ids_BT) if lengths_B is None else lengths_B.tolist()
-        anywhere_GK = self._everything().view(-1, self.states_GK.shape[1])
+        texts = []
         for row, length in enumerate(lengths):
-            seen_GK = self.states_GK[self.group_V[ids_BT[row, :length]]]
-            lists = [
-                anywhere_GK if gap else seen_GK[t : t + 1] for t, gap in enumerate(missing_BT[row, :length].tolist())
-            ]
-            log_emission_TS = first_BS.new_full((length, self.config.states), -torch.inf)
-            log_emission_TS.scatter_(1, seen_GK, log_columns_NK[index_BT[row, :length]])
-            log_emission_TS[missing_BT[row, :length]] = 0.0
-            yield GappedText(first_BS[row], before_BS[row], log_emission_TS, lists, self._into, self._log_into)
+            first_S = before_S = before_BS[row]
+            states_TK, missing_T = self.states_GK[self.group_V[ids_BT[row, :length]]], missing_BT[row, :length]
+            if state is not None and length > 0:
+                first_S = self._push(before_S, self._all() if bool(missing_T[0]) else states_TK[:1])
+            seen = states_TK, log_columns_NK[index_BT[row, :length]], missing_T
+            texts.append(GappedText(first_S, before_S, *seen, self._all(), self._into, self._log_into))
+        return Gapped(texts, before_BS.new_zeros(ids_BT.shape))
 
-    def _into(self, leave_K: Tensor, enter_MJ: Tensor) -> Tensor:
-        """p(next state | state) of the steps from one list of states into others, (M·J)×K, [to, from]."""
-        return self.transition.into(self.vectors, self._crossing(leave_K, enter_MJ)).flatten(0, 1)
+    def _all(self) -> Tensor:
+        """All states, in lists: the blocks, where there are any."""
+        return self._everything().view(-1, self.states_GK.shape[1])
 
-    def _log_into(self, leave_K: Tensor, enter_MJ: Tensor) -> Tensor:
+    def _push(self, belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
+        """The belief over these lists of states one step on, S, from the states that carry it; zero elsewhere."""
+        return Crossed([belief_S.nonzero().T, enter_MJ], self._into).push(belief_S[None], 1)[0]
+
+    def _into(self, leave_N: Tensor, enter_MJ: Tensor) -> Tensor:
+        """p(next state | state) of the steps from some states into lists of others, (M·J)×N, [to, from]."""
+        return self.transition.into(self.vectors, self._crossing(leave_N, enter_MJ)).flatten(0, 1)
+
+    def _log_into(self, leave_N: Tensor, enter_MJ: Tensor) -> Tensor:
         """Its logarithm in float64."""
         numbers_M = torch.arange(len(enter_MJ), device=self.device)
-        return self.transition.log_into(self.vectors, self._crossing(leave_K, enter_MJ), numbers_M).flatten(0, 1)
+        return self.transition.log_into(self.vectors, self._crossing(leave_N, enter_MJ), numbers_M).flatten(0, 1)
 
-    def _crossing(self, leave_K: Tensor, enter_MJ: Tensor) -> Lists:
+    def _crossing(self, leave_N: Tensor, enter_MJ: Tensor) -> Lists:
         numbers_M = torch.arange(len(enter_MJ), device=self.device)
-        leave, enter = Listed(self.vectors, leave_K[None]), Listed(self.vectors, enter_MJ)
-        block_M = enter_MJ[:, 0] // self.states_GK.shape[1]
+        leave, enter = Listed(self.vectors, leave_N[None]), Listed(self.vectors, enter_MJ)
+        block_M = enter_MJ[:, 0] // self.states_GK.shape[1]  # of overlapping subsets: nothing, but those are flat
         return Lists(leave, enter, block_M, None, Pairs(torch.zeros_like(numbers_M), numbers_M), self._everything())
-
-    def _push(self, belief_BS: Tensor) -> Tensor:
-        """The belief over all states one step on, B×S, from the states that carry it, some at a time."""
-        pushed_BS = torch.zeros_like(belief_BS)
-        for row_S, pushed_S in zip(belief_BS, pushed_BS, strict=True):
-            for leave_N in row_S.nonzero().squeeze(-1).split(max(1, PUSHED_AT_ONCE // len(row_S))):
-                rows_NS = self.transition.log_rows(self.vectors, leave_N, len(row_S)).exp()
-                pushed_S += row_S[leave_N] @ rows_NS
-        return pushed_BS
 
     def _first(self, state: Tensor | None, list_BT: Tensor, lists: Lists) -> Tensor:
         """p(first state) of each row, among the states of its first token's list."""
@@ -201,6 +190,10 @@ class BlockedBatches(Model):
             return first_BJ if lists.alive_GJ is None else first_BJ * lists.alive_GJ[entered_B]
         # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
         width = max([1, *(state > 0).sum(1).tolist()])
+        if width > self.states_GK.shape[1] and not self.training and not torch.is_grad_enabled():
+            enter_BJ = lists.enter.lists_NK[entered_B]  # a gap has spread the belief over all states: piece by piece
+            pairs_of = zip(state, enter_BJ, strict=True)
+            return torch.stack([self._push(belief_S, enter_J[None])[enter_J] for belief_S, enter_J in pairs_of])
         belief_BK, leave_BK = state.topk(width, sorted=False)
         pairs = Pairs(torch.arange(len(state), device=state.device), entered_B)
         leave = Listed(self.vectors, leave_BK)

@@ -45,7 +45,7 @@ class BlockedConfig(ModelConfig):
                 f"{self.blocks:,} blocks are more than the vocabulary's {self.vocab_size:,} types: lower model.blocks."
             )
         if not 0 <= self.dropout < 1:
-            raise TrellisError(f"model.dropout must lie between 0 and 1, and below it, not {self.dropout}.")
+            raise TrellisError(f"model.dropout must be at least 0 and below 1, not {self.dropout}.")
         if self.clusters != "words":
             self.kept(self.states // self.blocks)
         if self.clusters == "uniform" and (self.transition != "flat" or self.embeddings != "independent"):

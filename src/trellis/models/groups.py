@@ -45,7 +45,7 @@ def clusters_of(source: str, blocks: int, text: IdFile, tokenizer: Tokenizer, un
                 f"{blocks:,} blocks are more than the vocabulary's {tokenizer.vocab_size:,} types: lower model.blocks."
             )
         return torch.from_numpy(brown_clusters(text, blocks))
-    if not Path(source).exists():
+    if not Path(source).is_file():
         raise TrellisError(f"model.clusters is neither brown, words, uniform nor a file that is there: '{source}'.")
     tree = read_paths(Path(source), tokenizer, unclustered)
     if len(tree.paths) != blocks:

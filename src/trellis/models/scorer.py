@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
+from trellis.inference.recursion import check_lengths
 
 
 class Scorer(Protocol):
@@ -35,6 +36,7 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
 
 def without_padding(ids_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     """The ids with zeros past each row's end, where anything may stand."""
+    check_lengths(lengths_B, ids_BT.shape[1])
     if lengths_B is None:
         return ids_BT
     return ids_BT.masked_fill(torch.arange(ids_BT.shape[1], device=ids_BT.device) >= lengths_B[:, None], 0)
