@@ -65,7 +65,9 @@ def _laptop_models(corpus: str) -> dict[tuple[str, str], RunConfig]:
 
 
 def _published_models(corpus: str) -> dict[tuple[str, str], RunConfig]:
-    """The appendix's settings; Merity et al.'s are theirs but for the averaging, varying lengths and penalties."""
+    """The appendix's settings, with sentences shuffled as their code does; Merity et al.'s where they are theirs,
+    but for the averaging, varying lengths and penalties.
+    """
     awd: dict[str, Any] = {
         "method": "sgd",
         "schedule": "constant",

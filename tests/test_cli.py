@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import yaml
 from trellis import HMM, evaluate, load_tokenizer, open_corpus, prepare
 from trellis.cli import main
 from trellis.inspection import inspect_states, stationary
-from trellis.models import load_model
+from trellis.models import blocked, load_model
 
 SUBJECTS, VERBS, OBJECTS = ("the cat", "a dog", "one bird"), ("saw", "likes", "heard"), ("the milk", "a bone", "seeds")
 LINES = [f"{s} {v} {o}" for s in SUBJECTS for v in VERBS for o in OBJECTS]
@@ -147,6 +148,16 @@ def test_training_ends_with_figures_and_what_to_try_next(capsys, place, texts, t
     assert code == 0
     assert json.loads(out)["model"] == str(tmp_path / "r" / "best")
     assert "learning from train.txt" in err
+
+
+def test_what_to_try_next_works_for_models_too_large_for_tables(capsys, place, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocked, "LARGEST_DENSE", 8)
+    shape = ["model.kind=blocked", "model.states=12", "model.blocks=3", "model.width=4", "training.epochs=0.2"]
+    out = done(capsys, "train", *texts, *TINY, *shape, f"out={tmp_path / 'r'}")
+    (command,) = re.findall(rf"trellis (inspect {re.escape(str(tmp_path / 'r'))} --corpus \S+)", " ".join(out.split()))
+    assert "12 states" in done(capsys, *command.split())
+    code, _, err = call(capsys, "inspect", tmp_path / "r")
+    assert (code, "measure usage on text" in " ".join(err.split())) == (2, True)
 
 
 def test_the_same_config_gives_the_same_model(capsys, run, tmp_path):

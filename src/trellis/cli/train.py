@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,15 +128,19 @@ def _announce(config: RunConfig, texts: Texts) -> None:
 
 def _next(config: RunConfig) -> list[str]:
     """Commands that this run's model can answer."""
+    from trellis.models import blocked
     from trellis.models.registry import model_class
     from trellis.text.corpora import NAMES
 
-    answers = model_class(config.model.kind)
+    answers, folder = model_class(config.model.kind), config.folder
     has_test = config.data.test is not None or config.data.corpus in NAMES
+    files = [config.data.corpus] if isinstance(config.data.corpus, str) else config.data.corpus
+    too_large = getattr(config.model, "states", 0) > blocked.LARGEST_DENSE  # for a long run of its own
+    measured_on = "".join(f" --corpus {shlex.quote(file)}" for file in files) if too_large else ""
     return [
-        *(["inspect"] if hasattr(answers, "tables") else []),
-        *(["sample"] if hasattr(answers, "sample") else []),
-        *(["evaluate"] if has_test else []),
+        *([f"trellis inspect {folder}{measured_on}"] if hasattr(answers, "tables") else []),
+        *([f"trellis sample {folder}"] if hasattr(answers, "sample") else []),
+        *([f"trellis evaluate {folder}"] if has_test else []),
     ]
 
 
@@ -160,6 +165,6 @@ def _report(config: RunConfig, trained: Trained, json: bool) -> None:
             ("best validation perplexity", perplexity),
             ("learnt from", learnt),
             ("model", str(trained.best)),
-            *zip(("next", "", ""), (f"trellis {command} {config.folder}" for command in _next(config)), strict=False),
+            *zip(("next", "", ""), _next(config), strict=False),
         ]
     )
