@@ -118,7 +118,7 @@ def bare_rate(bf16: bool = False, seconds: float = 0.05) -> float:
     library, times, operations = _library(), 200, 0.0
     library.trellis_products(bf16, times)
     start = time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    while operations == 0.0 or time.perf_counter() - start < seconds:  # once at least, however busy the machine
         operations += library.trellis_products(bf16, times)
     return operations / (time.perf_counter() - start)
 
