@@ -165,3 +165,23 @@ def test_a_length_past_the_last_token_is_refused():
     for told in ({}, {"missing_BT": torch.ones(2, 4, dtype=torch.bool)}):
         with pytest.raises(TrellisError, match="a length of 5 is more than the 4 tokens"):
             model.score(ids, lengths_B=torch.tensor([4, 5]), **told)
+
+
+@kinds
+def test_a_belief_that_a_gap_spread_is_gone_on_from(kind):
+    """Piece by piece or, where gradients are wanted, at once; and a belief of nothing, after what cannot be."""
+    model = make(**kind).eval()
+    dense, ids = model.dense(), random_ids(3, 4, VOCABULARY)
+    _, state = model.score(random_ids(3, 2, VOCABULARY, seed=5), missing_BT=torch.tensor([[False, True]]).expand(3, -1))
+    assert (state > 0).all()
+    state[2] = 0.0
+    want, want_final = dense.score(ids, state)
+    assert (want[2] == -torch.inf).all()
+    learnt = model.score(ids, state)
+    with torch.no_grad():
+        asked = model.score(ids, state)
+    missing = torch.zeros_like(ids, dtype=torch.bool)
+    for found, final in (learnt, asked, model.score(ids, state, missing_BT=missing)):
+        assert_close(found.detach(), want.detach())
+        assert_close(final.detach(), want_final.detach())
+    assert_close(model.next_token(state), dense.next_token(state))

@@ -108,9 +108,11 @@ class Crossed(NamedTuple):
 
     def crossings(self, step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """On the way to `step`: some states that are left, some that are entered, and their matrix [to, from]."""
-        enter_MJ = self.lists[step]
+        leave_LK, enter_MJ = self.lists[step - 1], self.lists[step]
+        if leave_LK.numel() == 0:  # a belief of nothing leads nowhere
+            return
         parts = enter_MJ.split(max(1, CROSSED_AT_ONCE // (LEFT_AT_ONCE * enter_MJ.shape[1])))
-        for leave_N in self.lists[step - 1].flatten().split(LEFT_AT_ONCE):
+        for leave_N in leave_LK.flatten().split(LEFT_AT_ONCE):
             for part_MJ in parts:
                 yield leave_N, part_MJ.flatten(), self.matrix(leave_N, part_MJ)
 
