@@ -47,8 +47,8 @@ sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and
 has 2^14, and uniform subsets at 2^13 alone. Baselines are trained as in `configs/`, the recurrent ones on sentences in
 their order, LSTM and AWD-LSTM by SGD; AWD-LSTM and HMM+RNN are what less than an hour of one core gives, see their
 minutes. A batch of the paper is 16 × 32 tokens, on an RTX 2080. Training perplexity in Tables 2 and 4 is that of the
-text's first 100,000 tokens. Times were taken on one thread, some of them beside other jobs: those of Table 2's first and
-third row are too long, the first by more, and so are those of 2^16 states.
+text's first 100,000 tokens. Times were taken on one thread, some of them beside other jobs: those of Table 2's first
+and third row are too long, the first by more, and so are those of 2^16 states.
 """
 PAPER = "Budget *paper*: the published settings."
 TITLES = {
