@@ -1,4 +1,4 @@
-"""Plain steps along the gradient, as recurrent networks of words like them: they generalise better than by AdamW."""
+"""Plain steps along the gradient, by which recurrent networks of words are often trained."""
 
 from __future__ import annotations
 
