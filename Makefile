@@ -24,7 +24,7 @@ sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitiz
 	@test -f build/sanitize/lib/trellis/_kernels.so  # else there is nothing to test
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib \
-	$(BIN)/python -m pytest tests/kernels --ignore tests/kernels/test_install.py
+	$(BIN)/python -m pytest tests/ops --ignore tests/ops/test_install.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -12,6 +12,7 @@ from bench.cells import Results, Row, Sheet
 from bench.kernel_tables import blocked_sheets, kernel_sheets
 from bench.plot import plot
 from bench.race_tables import growth_sheets, race_sheets
+from trellis.folders import write_atomically
 
 
 def _sheets(results: Results) -> dict[str, list[Sheet]]:
@@ -120,6 +121,6 @@ def write(results: Results, out: Path) -> None:
     """bench.json and bench.svg into the folder, and the page beside it."""
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
-    (out / "bench.json").write_text(text + "\n", "utf-8")
+    write_atomically(out / "bench.json", text + "\n")
     plot(results, out / "bench.svg")
-    out.with_name(f"{out.name}.md").write_text(page(results), "utf-8")
+    write_atomically(out.with_name(f"{out.name}.md"), page(results))

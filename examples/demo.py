@@ -21,7 +21,7 @@ from trellis.models.ngram import Bigram, Unigram
 from trellis.text import WordTokenizer
 
 STATES = 256
-LOW_RANK = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "rank": 64}
+LOW_RANK = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 64}
 SETTINGS = {"batching": "streams", "batch_size": 32, "length": 32, "weight_decay": 0.1, "epochs": 6, "validations": 2}
 HMMS = {
     f"scalar HMM, {STATES} states": ({}, trellis.TrainingSettings(lr=0.3, **SETTINGS)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,6 @@ from experiments.recipes import HERE, Recipe, budget_of, chosen, settings_of, st
 from experiments.record import commit_of, record
 from experiments.running import Place, check_code, default_place, state_of, train
 from trellis import TrellisError
-from trellis.cli.terminal import DataDir, say
 from trellis.config import load
 from trellis.evaluation import perplexity_of
 from trellis.progress import short_time
@@ -25,8 +25,17 @@ from trellis.training import checkpoints
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 Budgets = Annotated[str, typer.Option(help="smoke, laptop or paper.")]
 Runs = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where runs go. (default: runs/BUDGET)")]
+DataDir = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Where named corpora lie. (default: TRELLIS_DATA)"),
+]
 Only = Annotated[str | None, typer.Option(metavar="NAME", help="One run of the study. (default: all)")]
 ROOT = HERE.parent
+
+
+def say(message: str) -> None:
+    """A message for people, on standard error."""
+    print(message, file=sys.stderr, flush=True)
 
 
 @app.command("run")

@@ -12,9 +12,10 @@ import functools
 from typing import Any
 
 from experiments.recipes import HERE, Budget
-from trellis.config import ANY_VOCABULARY, DataSettings, RunConfig, load
-from trellis.models.blocked_parts import BlockedConfig
+from trellis.config import ANY_VOCABULARY, RunConfig, load
+from trellis.models.hmm_config import HMMConfig
 from trellis.models.model import ModelConfig
+from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 
 CONFIGS = HERE.parent / "configs"
@@ -37,13 +38,12 @@ PUBLISHED = TrainingSettings(
     validations=4,
 )
 TINY: dict[str, dict[str, Any]] = {
-    "hmm": {"states": 8},
     "kneser_ney": {"order": 3},
     "feed_forward": {"order": 3, "width": 8},
     "lstm": {"width": 8, "layers": 1},
     "awd_lstm": {"width": 8, "hidden": 10, "layers": 2},
     "hmm_rnn": {"states": 8, "width": 4},
-    "blocked": {"width": 8},
+    "hmm": {"width": 8},
 }
 TINY_BLOCKS = {1: 1, 4: 2, 8: 4, 32: 2, 64: 4, 128: 8, 256: 16}  # the words of the smoke text are few
 
@@ -68,18 +68,34 @@ def sweep(model: ModelConfig, **changes: Any) -> RunConfig:
     return dataclasses.replace(config, model=model, training=training)
 
 
-def blocked(budget: Budget, states: int, blocks: int, **changes: Any) -> BlockedConfig:
-    """The very large HMM: as published, or with our transitions and our start."""
-    own: dict[str, Any] = {"transition": "hierarchical"}
-    if budget == "paper":
-        own = {"transition": "flat", "start_scale": 1.0}
-    return BlockedConfig(ANY_VOCABULARY, states, blocks, **{"dropout": 0.5, **own, **changes})
+def very_large(
+    budget: Budget,
+    states: int,
+    blocks: int = 128,
+    *,
+    flat: bool,
+    support: str = "brown",
+    encoder: str | None = "residual",
+    dropout: float = 0.5,
+) -> HMMConfig:
+    """The very large HMM, and what stands beside it: one block is no blocks, and no encoder is free logits."""
+    own: dict[str, Any] = {} if encoder is None else {"width": 256, "init_scale": 1.0 if budget == "paper" else None}
+    support, flat = ("dense", True) if blocks == 1 else (support, flat)
+    return HMMConfig(ANY_VOCABULARY, states, support, blocks, dropout=dropout, **own, **parts(flat, encoder))
+
+
+def parts(flat: bool, encoder: str | None) -> dict[str, Any]:
+    """Settings of a very large HMM's three distributions: of an encoder's vectors, or of free logits."""
+    if encoder is None:
+        return {"start": "scalar", "transition": "scalar" if flat else "hierarchical_scalar", "emission": "scalar"}
+    transition = "low_rank" if flat else "hierarchical"
+    return {"start": "low_rank", "transition": transition, "emission": "low_rank", "encoder": encoder, "bias": True}
 
 
 def tiny(config: RunConfig) -> RunConfig:
     """The same run in a second or two."""
     changes = dict(TINY[config.model.kind])
-    if isinstance(config.model, BlockedConfig):
+    if isinstance(config.model, HMMConfig):
         changes |= {"states": config.model.states // 64, "blocks": TINY_BLOCKS[config.model.blocks]}
     training = dataclasses.replace(
         config.training, batch_size=4, length=8, epochs=1, validations=2, precision="float32", checkpoint_every=20

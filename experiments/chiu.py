@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.budgets import WIKITEXT_EPOCHS, blocked, published, shipped, sweep, tiny
+from experiments.budgets import WIKITEXT_EPOCHS, published, shipped, sweep, tiny, very_large
 from experiments.recipes import Budget, Grid, Recipe, Study
 from trellis.config import ANY_VOCABULARY, RunConfig
 from trellis.models.feed_forward import FeedForwardConfig
+from trellis.models.hmm_config import HMMConfig
 from trellis.models.hmm_rnn import HMMRNNConfig
 from trellis.models.kneser_ney import KneserNeyConfig
 from trellis.models.lstm import AWDLSTMConfig, LSTMConfig
-from trellis.models.parameters import HMMConfig
 
 CORPORA = {"PTB": "ptb", "WikiText-2": "wikitext-2"}
 VL = "VL-HMM 2^15"
@@ -39,7 +39,7 @@ def _very_large(budget: Budget, corpus: str, recipe: Recipe) -> Recipe:
     if corpus == "ptb":
         return recipe
     training = dataclasses.replace(recipe.config.training, epochs=1)
-    short = dataclasses.replace(recipe.config, model=blocked(budget, 2**13, 128), training=training)
+    short = dataclasses.replace(recipe.config, model=very_large(budget, 2**13, flat=False), training=training)
     if budget == "smoke":
         short = tiny(short)
     return dataclasses.replace(recipe, grid=Grid("wikitext-2-vl-hmm", short, (0.003, 0.01)))
@@ -96,7 +96,7 @@ def _published_models(corpus: str) -> dict[tuple[str, str], RunConfig]:
         ("2x256 LSTM", "lstm"): published(
             corpus, LSTMConfig(ANY_VOCABULARY, width=256, layers=2, dropout=0.3), lr=0.001
         ),
-        (VL, "vl-hmm"): published(corpus, blocked("paper", 2**15, 128), lr=0.01 if corpus == "ptb" else 0.001),
+        (VL, "vl-hmm"): published(corpus, very_large("paper", 2**15, flat=True), lr=0.01 if corpus == "ptb" else 0.001),
     }
     if corpus == "ptb":
         found |= {
@@ -113,14 +113,14 @@ def figure3(budget: Budget) -> list[Recipe]:
         return [_point(budget, f"flat, {_power(states)}", states) for states in sizes]
     return [
         *(_point(budget, f"hierarchical, {_power(states)}", states) for states in sizes),
-        *(_point(budget, f"flat, {_power(states)}", states, transition="flat") for states in sizes[:4]),
+        *(_point(budget, f"flat, {_power(states)}", states, flat=True) for states in sizes[:4]),
     ]
 
 
 def table2(budget: Budget) -> list[Recipe]:
     """What neural parameters and state dropout are good for."""
     states = ABLATED[budget]
-    scalar = _point(budget, "- neural param", states, parameters="scalar")
+    scalar = _point(budget, "- neural param", states, encoder=None)
     if budget != "paper":
         short = dataclasses.replace(scalar.config, training=dataclasses.replace(scalar.config.training, epochs=1))
         rates = SCALAR_RATES if budget == "laptop" else SCALAR_RATES[1:]
@@ -137,15 +137,21 @@ def table3(budget: Budget) -> list[Recipe]:
 
     Subsets are no blocks, so they and what stands beside them have flat transitions at every budget.
     """
-    flat: dict[str, Any] = {"transition": "flat"}
     return [
         *(_point(budget, f"Brown, {_power(2**14)}, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
         _point(budget, f"None, {_power(2**10)}", 2**10, 1),
         *(_point(budget, f"Brown, {_power(2**10)}, M={blocks}", 2**10, blocks) for blocks in (4, 8)),
         *(
-            _point(budget, f"{clusters.capitalize()}, {_power(states)}, k=128", states, states // 128, **flat, **words)
+            _point(
+                budget,
+                f"{support.capitalize()}, {_power(states)}, k=128",
+                states,
+                states // 128,
+                flat=True,
+                support=support,
+            )
             for states in subset_states(budget)
-            for clusters, words in {"uniform": {"clusters": "uniform"}, "brown": {}}.items()
+            for support in ("uniform", "brown")
         ),
     ]
 
@@ -157,28 +163,39 @@ def subset_states(budget: Budget) -> tuple[int, ...]:
 
 def table4(budget: Budget) -> list[Recipe]:
     """Table 2 again, and embeddings of which blocks share a half."""
-    return [*table2(budget), _point(budget, "+ block emb", ABLATED[budget], embeddings="factored")]
+    return [*table2(budget), _point(budget, "+ block emb", ABLATED[budget], encoder="factored")]
 
 
 def figure4(budget: Budget) -> list[Recipe]:
     """Both kinds of embeddings by the number of blocks."""
     return [
         *(_point(budget, f"independent, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
-        *(_point(budget, f"factored, M={blocks}", 2**14, blocks, embeddings="factored") for blocks in BLOCKS),
+        *(_point(budget, f"factored, M={blocks}", 2**14, blocks, encoder="factored") for blocks in BLOCKS),
     ]
 
 
 STUDIES: tuple[Study, ...] = (table1, figure3, table2, table3, table4, figure4)
 
 
-def _point(budget: Budget, label: str, states: int, blocks: int = 128, **changes: Any) -> Recipe:
+def _point(
+    budget: Budget,
+    label: str,
+    states: int,
+    blocks: int = 128,
+    *,
+    flat: bool = False,
+    support: str = "brown",
+    encoder: str | None = "residual",
+    dropout: float = 0.5,
+) -> Recipe:
     """A very large HMM of some shape, by a name that says what is particular about it."""
-    model = blocked(budget, states, blocks, **changes)
+    flat = flat or budget == "paper"
+    model = very_large(budget, states, blocks, flat=flat, support=support, encoder=encoder, dropout=dropout)
     config = published("ptb", model) if budget == "paper" else sweep(model)
-    said = [str(changes[name]) for name in ("parameters", "embeddings", "clusters") if name in changes]
-    name = "-".join(["ptb", model.transition, str(states), f"m{blocks}", *said])
-    if model.dropout == 0:
-        name += "-no-dropout"
+    said = ["scalar" if encoder is None else encoder, support, "no-dropout" if dropout == 0 else "dropout"]
+    unsaid = ("residual", "brown", "dropout")
+    name = "-".join(["ptb", "flat" if flat else "hierarchical", str(states), f"m{blocks}"])
+    name = "-".join([name, *(word for word in said if word not in unsaid)])
     return Recipe(name, label, tiny(config) if budget == "smoke" else config)
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from experiments.recipes import Grid, Recipe, with_rate
 from experiments.running import End, Place, train
+from trellis.folders import write_atomically
 
 HEAD = "# Found by `python -m experiments run`: validation perplexity after a short run at each rate, and the best.\n"
 
@@ -43,7 +44,7 @@ def search(grid: Grid, place: Place) -> End:
         "epochs": grid.config.training.epochs,
         "valid": valid,
     }
-    place.rates.write_text(HEAD + yaml.safe_dump(known), encoding="utf-8")
+    write_atomically(place.rates, HEAD + yaml.safe_dump(known))
     return "finished"
 
 

@@ -14,9 +14,10 @@ import torch
 
 from experiments.recipes import settings_of
 from trellis import Evaluation, IdFile, TrellisError, evaluate, load_model, load_tokenizer, prepare
-from trellis.cli.texts import open_split
 from trellis.config import RunConfig, load
+from trellis.folders import write_atomically
 from trellis.models.model import Model
+from trellis.text.sources import open_split
 from trellis.training import checkpoints
 
 # The training text is long: its beginning is enough to show how much a model overfits.
@@ -35,7 +36,7 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str, te
     if not finished:
         raise TrellisError(f"{run} has no checkpoint: train it first.")
     place = json.loads((finished[-1] / "place.json").read_text())
-    model = load_model(run / "best")
+    model = load_model(run)
     limits = {"train": min(TRAIN_TOKENS, config.data.max_tokens or TRAIN_TOKENS)}
     texts = {split: _text(run, config, split, limits.get(split)) for split in protocols}
     result = {
@@ -59,9 +60,7 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str, te
         "curve": list(_curve(run / "metrics.jsonl")),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(result, indent=1) + "\n")
-    partial.replace(path)
+    write_atomically(path, json.dumps(result, indent=1) + "\n")
     return path
 
 
@@ -97,7 +96,7 @@ def _git(code: Path, *arguments: str) -> str:
 
 
 def _text(run: Path, config: RunConfig, split: str, max_tokens: int | None = None) -> IdFile:
-    corpus = open_split(config.data, split, config.data.data_dir)
+    corpus = open_split(config.data, split)
     if corpus is None:
         raise TrellisError(f"{run} was given no {split} text: set data.{split}.")
     return prepare(corpus, load_tokenizer(run / "best"), max_tokens=max_tokens)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from experiments.layouts import in_this_layout
 from experiments.recipes import BUDGETS, Budget, Recipe, studies
 
 What = Literal["valid", "test", "train", "parameters", "milliseconds"]
@@ -47,12 +48,18 @@ def value(result: Result, what: What) -> float | None:
     return None if measured is None else float(measured["perplexity"])
 
 
+def load(path: Path) -> Result:
+    """A recorded run, its settings in the layout of today."""
+    found: Result = json.loads(path.read_text())
+    return {**found, "config": in_this_layout(found["config"])}
+
+
 def read(folder: Path) -> tuple[list[Result], dict[Budget, Results]]:
     """Runs of no study, and those of each budget that has any; the smoke budget's are nobody's business."""
-    loose = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    loose = [load(path) for path in sorted(folder.glob("*.json"))]
     found = {}
     for budget in BUDGETS[1:]:
-        runs = {path.stem: json.loads(path.read_text()) for path in sorted((folder / budget).glob("*.json"))}
+        runs = {path.stem: load(path) for path in sorted((folder / budget).glob("*.json"))}
         if runs or budget == "laptop":
             found[budget] = Results(budget, runs)
     return loose, found

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,9 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from experiments import results
 from experiments.recipes import HERE, Budget, Recipe, settings_of, unlike
 from trellis import TrellisError
 from trellis.config import RunConfig, load, save
+from trellis.folders import one_at_a_time, write_atomically
 from trellis.training import checkpoints
 
 State = Literal["recorded", "outdated", "finished", "running", "interrupted", "missing"]
@@ -56,12 +56,12 @@ def default_place(budget: Budget, runs: Path, data_dir: str | None = None, threa
 def state_of(recipe: Recipe, place: Place) -> State:
     """How far a run is."""
     if place.result(recipe.name).exists():
-        recorded = json.loads(place.result(recipe.name).read_text())["config"]
+        recorded = results.load(place.result(recipe.name))["config"]
         if not unlike(recorded, settings_of(recipe.config)):
             return "recorded"
     if place.finished(recipe.name).exists():
         return "finished"
-    with _lock(place.runs / recipe.name) as free:
+    with one_at_a_time(place.runs / recipe.name, wait=False) as free:
         if free is None:
             return "running"
     if checkpoints.begun(place.runs / recipe.name):
@@ -77,16 +77,17 @@ def train(name: str, config: RunConfig, place: Place) -> End:
     if place.finished(name).exists():
         _check_same(folder, config)
         return "finished"
-    with _lock(folder) as lock:
+    with one_at_a_time(folder, wait=False) as lock:
         if lock is None:
             return "busy"
         wanted = place.runs / f"{name}.yaml"
         save(config, wanted)
         resume = ["--resume"] if checkpoints.begun(folder) else []
-        command = [sys.executable, "-m", "trellis.cli", "train", str(wanted), "--json", *resume]
+        command = [sys.executable, "-m", "trellis", "train", str(wanted), "--json", *resume]
         code, said = _child([*command, "--threads", str(place.threads)], lock)
         if code == 0:
-            place.finished(name).write_text(json.dumps({**json.loads(said), "threads": place.threads}) + "\n")
+            about = {**json.loads(said), "threads": place.threads}
+            write_atomically(place.finished(name), json.dumps(about) + "\n")
             return "finished"
         return "stopped" if code in (STOPPED, -signal.SIGTERM, -signal.SIGINT, 130) else "failed"
 
@@ -134,17 +135,3 @@ def _handing_on(child: subprocess.Popen[str]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[int | None]:
-    """A lock on a run, or None while another process has it; it ends with the last process that holds it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        os.set_inheritable(file.fileno(), True)
-        yield file.fileno()

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from trellis.config import ANY_VOCABULARY, DataSettings, RunConfig, as_dict, differences, load, save
+from trellis.config import ANY_VOCABULARY, RunConfig, as_dict, differences, load, run_of, save
 from trellis.errors import TrellisError
 from trellis.models import HMMConfig
 from trellis.models.registry import KINDS
+from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 
 SHIPPED = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -162,3 +163,11 @@ def test_every_kind_saves_and_loads_as_the_same(kind, tmp_path):
 def test_every_model_setting_is_open():
     names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size"} | {"kind"}
     assert set(as_dict(RunConfig())["model"]) == names
+
+
+def test_a_models_run_is_the_folder_around_it(tmp_path):
+    config = load(None, ["model.states=5", f"out={tmp_path}"])
+    save(config, tmp_path / "config.yaml")
+    assert run_of(tmp_path / "best") == config
+    with pytest.raises(TrellisError, match="does not lie in a run that says its text: name a corpus or files"):
+        run_of(tmp_path / "best" / "deeper")

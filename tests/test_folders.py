@@ -9,7 +9,14 @@ import pytest
 
 from trellis import folders
 from trellis.errors import TrellisError
-from trellis.folders import clear_partial, disk_trouble, remove_folder, whole_folder
+from trellis.folders import (
+    clear_partial,
+    disk_trouble,
+    one_at_a_time,
+    remove_folder,
+    whole_folder,
+    write_atomically,
+)
 
 
 def write(folder, text):
@@ -183,6 +190,13 @@ def test_clearing_spares_all_that_is_not_half_written(tmp_path):
     assert listed(tmp_path) == [".hidden", "x", "x.partial"]
 
 
+def test_clearing_takes_half_written_files_too(tmp_path):
+    for name in ("x", ".x-17.partial", ".y-17.partial"):
+        (tmp_path / name).write_text(name)
+    clear_partial(tmp_path, "x")
+    assert listed(tmp_path) == [".y-17.partial", "x"]
+
+
 def test_a_folder_is_removed_out_of_sight(tmp_path, monkeypatch):
     write(tmp_path / "checkpoint-3", "old")
     seen = []
@@ -220,3 +234,73 @@ def test_the_remedy_can_be_the_callers(tmp_path):
         disk_trouble(tmp_path, "set TRELLIS_CACHE"),
     ):
         raise PermissionError(errno.EACCES, "no")
+
+
+# files
+
+
+@pytest.mark.parametrize("content", ["zwölf\n", b"\x00\xff", ""])
+def test_a_file_is_made_and_replaced_and_nothing_else_is_left(tmp_path, content):
+    (tmp_path / "old").write_text("old")
+    for name in ("old", "new"):
+        write_atomically(tmp_path / name, content)
+        assert (tmp_path / name).read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert listed(tmp_path) == ["new", "old"]
+
+
+def test_a_file_has_the_permissions_that_any_other_would_have(tmp_path):
+    (tmp_path / "plain").write_text("")
+    write_atomically(tmp_path / "x", "")
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_file_is_on_the_disk_before_its_name_changes(tmp_path, monkeypatch):
+    (tmp_path / "x").write_text("old")
+    seen = []
+    monkeypatch.setattr(folders, "_to_disk", lambda path: seen.append((path.read_text(), (tmp_path / "x").read_text())))
+    write_atomically(tmp_path / "x", "new")
+    assert seen == [("new", "old")]
+    assert (tmp_path / "x").read_text() == "new"
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_trouble_while_writing_a_file_leaves_the_old_one(tmp_path, monkeypatch, trouble):
+    def fail(path):
+        raise trouble
+
+    (tmp_path / "x").write_text("old")
+    monkeypatch.setattr(folders, "_to_disk", fail)
+    with pytest.raises(type(trouble)) as caught:
+        write_atomically(tmp_path / "x", "new")
+    assert caught.value is trouble
+    assert (tmp_path / "x").read_text() == "old"
+    assert listed(tmp_path) == ["x"]
+
+
+# the lock
+
+
+def test_one_process_at_a_time(tmp_path):
+    path = tmp_path / "new" / "x"
+    with one_at_a_time(path) as held, one_at_a_time(path, wait=False) as refused:
+        assert (held is not None, refused) == (True, None)
+        with one_at_a_time(tmp_path / "new" / "y", wait=False) as other:
+            assert other is not None
+    with one_at_a_time(path, wait=False) as again:
+        assert again is not None
+
+
+def test_a_child_that_inherits_the_lock_holds_it_for_as_long_as_it_lives(tmp_path):
+    with one_at_a_time(tmp_path / "x") as held:
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(held,))
+    with one_at_a_time(tmp_path / "x", wait=False) as refused:
+        assert refused is None
+    child.communicate()
+    with one_at_a_time(tmp_path / "x", wait=False) as free:
+        assert free is not None
+
+
+def test_what_goes_wrong_under_the_lock_frees_it(tmp_path):
+    for wait in (True, False):
+        with pytest.raises(ValueError, match="mine"), one_at_a_time(tmp_path / "x", wait=wait):
+            raise ValueError("mine")

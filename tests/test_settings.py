@@ -4,7 +4,7 @@ from typing import Literal
 import pytest
 
 from trellis.errors import TrellisError
-from trellis.settings import build, nearest
+from trellis.settings import build, closest, likeness, nearest
 
 
 @dataclass(frozen=True)
@@ -108,3 +108,14 @@ def test_what_is_lacking_is_named():
 def test_nearest_suggests_or_lists():
     assert nearest("steam", ["streams", "windows"]) == "did you mean 'streams'?"
     assert nearest("qqq", ["b", "a"]) == "choose from a, b."
+
+
+def test_the_closest_is_alike_enough_or_none():
+    assert closest("steam", ["streams", "windows"]) == "streams"
+    assert closest("steam", ["streams", "windows"], at_least=0.95) is None
+    assert closest("steam", []) is None
+
+
+def test_likeness_is_between_nothing_and_the_same():
+    assert (likeness("abc", "abc"), likeness("abc", "xyz")) == (1.0, 0.0)
+    assert 0 < likeness("lrr", "lr") < 1

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from bench.blocked_problem import BrownTask
-from trellis.cli.texts import find_tokenizer
-from trellis.config import DataSettings
 from trellis.text import brown, open_corpus, prepare
 from trellis.text.corpora import LOCAL
+from trellis.text.sources import DataSettings, find_tokenizer
 
 
 def corpus_in(folder: str | None) -> str:

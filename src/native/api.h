@@ -1,6 +1,6 @@
 // What crosses the borders: the calls Python makes, and the table of functions that each processor level fills.
 //
-// Every struct is mirrored field by field in trellis/kernels; all fields are eight bytes wide, so that there is no
+// Every struct is mirrored field by field in trellis/ops; all fields are eight bytes wide, so that there is no
 // padding to get wrong. Matrices are dense and row-major, numbers float32, indices int64.
 #pragma once
 #include <cstdint>
@@ -101,16 +101,14 @@ struct CountCall {
     int64_t bf16, threads;
 };
 
-// AdamW (adamw.h), of all parameters or of some rows of a table.
+// One step of AdamW (adamw.h).
 struct AdamCall {
-    float* param;                  // table×R
-    const float* grad;             // rows×R; null: rows only catch up
-    float* moment;                 // table×R
-    float* square;                 // table×R
-    const float* steps;            // steps_taken×3: keep, size, root
-    const int64_t* which;          // rows, ascending; null: the whole table, which missed no step
-    int64_t* seen;                 // table: the steps that each row has had
-    int64_t rows, R, table, steps_taken, threads;
+    float* param;                  // all of them: numbers
+    const float* grad;
+    float* moment;
+    float* square;
+    int64_t numbers, threads;
+    double keep, size, root;       // of this step
     double scale, beta1, beta2, epsilon;
 };
 
@@ -129,5 +127,5 @@ struct Level {
     void (*walk)(const WalkCall&);
     void (*walk_back)(const WalkCall&);
     void (*counts)(const CountCall&);
-    void (*adamw)(const AdamCall&);
+    void (*adamw_step)(const AdamCall&);
 };

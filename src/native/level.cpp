@@ -33,6 +33,6 @@ double products(int64_t bf16, int64_t times) {
 }  // namespace
 
 extern const Level TRELLIS_LEVEL = {
-    exponentials,    products,        pair_forward,     pair_backward, push,      pull,   outer, totals_forward,
-    totals_backward, columns_forward, columns_backward, walk,          walk_back, counts, adamw,
+    exponentials,    products,        pair_forward,     pair_backward, push,      pull,   outer,     totals_forward,
+    totals_backward, columns_forward, columns_backward, walk,          walk_back, counts, adamw_step,
 };

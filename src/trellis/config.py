@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,46 +11,19 @@ from typing import Any
 import yaml
 
 from trellis.errors import TrellisError
-from trellis.folders import disk_trouble
+from trellis.folders import disk_trouble, write_atomically
+from trellis.models.hmm_config import HMMConfig
 from trellis.models.model import ModelConfig
-from trellis.models.parameters import HMMConfig
 from trellis.models.registry import DEFAULT, config_class
-from trellis.settings import build
+from trellis.models.storage import RUN_FILE
+from trellis.settings import build, likeness
+from trellis.text.sources import DataSettings
 from trellis.training.settings import TrainingSettings
 
-FILE = "config.yaml"
 # Stands in for the vocabulary until the tokenizer is known, so that all else is checked at once: no limit is above it.
 ANY_VOCABULARY = 2**31 - 1
 # A run may go on with another value of these: they do not touch what it learns.
-FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every")
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """What text to learn from, and how it becomes tokens."""
-
-    corpus: str | list[str] = "pydocs"  # a corpus by name, a file, several files, or - for standard input
-    valid: str | list[str] | None = None  # validation text; by default a named corpus's own, and none for files
-    test: str | list[str] | None = None  # test text, by the same rule
-    data_dir: str | None = None  # where named corpora lie; by default the environment's TRELLIS_DATA
-    tokenizer: str = "words"  # words (between spaces), bpe (learnt bytes), or a tokenizer's folder
-    vocab_size: int | None = None  # types to learn; by default all words, or 8,192 pieces for bpe
-    min_count: int = 1  # words: rarer ones are <unk>
-    max_tokens: int | None = None  # stop after the document that reaches so many; by default take all
-
-    def __post_init__(self) -> None:
-        if not self.corpus:
-            raise TrellisError("data.corpus names no text: give a corpus or a file.")
-        for name in ("vocab_size", "min_count", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise TrellisError(f"data.{name} must be at least 1, not {value}.")
-        if self.vocab_size is not None and self.tokenizer not in ("words", "bpe"):
-            raise TrellisError(
-                f"data.vocab_size is for tokenizers learnt from the text: leave it out with {self.tokenizer}."
-            )
-        if self.min_count > 1 and self.tokenizer != "words":
-            raise TrellisError("data.min_count is for words: leave it out with another tokenizer.")
+FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every", "training.device")
 
 
 @dataclass(frozen=True)
@@ -98,6 +70,14 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     return dataclasses.replace(
         build(RunConfig, values), model=build(shape, {**told, "vocab_size": ANY_VOCABULARY}, "model.")
     )
+
+
+def run_of(model: Path) -> RunConfig:
+    """The configuration of the run that a model's folder lies in."""
+    path = model.parent / RUN_FILE
+    if not path.exists():
+        raise TrellisError(f"{model} does not lie in a run that says its text: name a corpus or files.")
+    return load(path)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -173,12 +153,12 @@ def _nearest(name: str, known: list[str]) -> str:
     group, _, word = name.rpartition(".")
     near = [other for other in known if other.startswith(f"{group}.") or other.endswith(f".{word}")]
 
-    def likeness(other: str) -> tuple[float, bool]:
+    def rank(other: str) -> tuple[float, bool]:
         home, _, last = other.rpartition(".")
-        return round(difflib.SequenceMatcher(None, word, last).ratio(), 2) + 0.1 * (home == group), home == group
+        return round(likeness(word, last), 2) + 0.1 * (home == group), home == group
 
-    best = max((near if group else []) or known, key=likeness)
-    if likeness(best)[0] >= 0.5:
+    best = max((near if group else []) or known, key=rank)
+    if rank(best)[0] >= 0.5:
         return f"did you mean '{best}'?"
     return f"choose from {', '.join(other for other in known if other.rpartition('.')[0] == group) or 'data, model'}."
 
@@ -202,14 +182,9 @@ def _without_tuples(value: Any) -> Any:
 def save(config: RunConfig, path: Path) -> None:
     """Write the resolved configuration, whole or not at all."""
     head = f"# Everything that decided this run. Go on with it: trellis train {config.folder} --resume\n"
-    partial = path.with_name(f".{path.name}.partial")
     with disk_trouble(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(head + yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True), "utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_atomically(path, head + yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True))
 
 
 def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, Any, Any]]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from trellis.errors import TrellisError
 from trellis.models.scorer import Scorer, carry
+from trellis.ops.precision import widened
 from trellis.progress import Progress
 from trellis.settings import nearest
 from trellis.text import IdFile, Streams, Windows
@@ -100,8 +101,9 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
     with _without_dropout(model), Progress("evaluating", len(ids), unit="tokens", quiet=quiet) as bar:
         for step, batch in enumerate(batching.epoch(0)):
             state = carry(state, batch.carried, len(batch.ids))
+            batch = batch.to(getattr(model, "device", torch.device("cpu")))
             log_prob_BT, state = model.score(batch.ids, state, batch.lengths)
-            nats -= float(log_prob_BT.double().sum())
+            nats -= float(widened(log_prob_BT).sum())
             if math.isinf(nats):
                 places = [impossible_at, _first_impossible(batching, step, log_prob_BT)]
                 impossible_at = min(place for place in places if place is not None)

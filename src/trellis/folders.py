@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, whatever kills the process and whenever."""
+"""Folders and files that appear whole or not at all, whatever kills the process and whenever; one lock."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER) -> Itera
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Put `content`, text as UTF-8, in the place of a file once all of it is on the disk.
+
+    If anything fails, the file is as it was before. Trouble with the disk is the caller's to explain: `disk_trouble`.
+    """
+    partial = path.with_name(f".{path.name}-{os.getpid()}.partial")  # two processes never write into one
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        _to_disk(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def remove_folder(folder: Path) -> None:
     """Delete a folder that nobody shall ever see half-deleted."""
     hidden = folder.with_name(f".{folder.name}-unwanted.partial")
@@ -57,10 +71,12 @@ def remove_folder(folder: Path) -> None:
 
 
 def clear_partial(parent: Path, name: str = "*") -> None:
-    """Delete what killed processes left half-written in `parent` of folders of that name."""
+    """Delete what killed processes left half-written in `parent` of folders and files of that name."""
     for partial in parent.glob(f".{name}-*.partial"):
         folder = parent / partial.name[1:].rpartition("-")[0]
-        if partial.name.endswith(_ASIDE) and not folder.exists():
+        if partial.is_file():
+            partial.unlink(missing_ok=True)
+        elif partial.name.endswith(_ASIDE) and not folder.exists():
             partial.rename(folder)  # killed between the two renames of `_swap`
         else:
             shutil.rmtree(partial, ignore_errors=True)
@@ -113,8 +129,17 @@ def disk_trouble(where: Path, remedy: str = ANOTHER) -> Iterator[None]:
 
 
 @contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process make `path`, by a lock beside it; the system frees the lock of a process that dies."""
+def one_at_a_time(path: Path, *, wait: bool = True) -> Iterator[int | None]:
+    """Let one process make `path`, by a lock beside it; the system frees the lock of a process that dies.
+
+    Gives the lock's descriptor, which a child process may inherit and so hold on to; None, unless it is to `wait`,
+    while another process has it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        held = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = False
+        yield file.fileno() if held else None

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from trellis.models import HMM, Tables
-from trellis.models.blocked import BlockedHMM
 from trellis.models.scorer import carry
 from trellis.progress import Progress
 from trellis.text import IdFile, Streams
@@ -126,7 +125,7 @@ def stationary(tables: Tables, tolerance: float = 1e-10, limit: int = 10_000) ->
 
 
 @torch.no_grad()
-def explained(model: HMM | BlockedHMM, ids: IdFile, quiet: bool = False) -> Tensor:
+def explained(model: HMM, ids: IdFile, quiet: bool = False) -> Tensor:
     """The expected share of a text's tokens that each state emitted; S, float64.
 
     The posterior of a token knows all tokens before it, and those after it up to the end of its piece of 256.
@@ -136,8 +135,9 @@ def explained(model: HMM | BlockedHMM, ids: IdFile, quiet: bool = False) -> Tens
     state = None
     with Progress("reading", len(ids), unit="tokens", quiet=quiet) as bar:
         for batch in batching.epoch(0):
+            batch = batch.to(model.device)
             found = model.smooth(batch.ids, carry(state, batch.carried, len(batch.ids)), batch.lengths)
-            state = found.final_BS
-            count_S += found.usage().cpu()
+            state = found.state
+            count_S += found.usage(model.config.states).cpu()
             bar.advance(batch.tokens)
     return count_S / count_S.sum()

@@ -18,8 +18,18 @@ T = TypeVar("T")
 def nearest(word: str, known: typing.Iterable[str]) -> str:
     """The ending of an error message about an unknown word: the nearest known one, or all of them."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"choose from {', '.join(known)}."
+    close = closest(word, known)
+    return f"choose from {', '.join(known)}." if close is None else f"did you mean '{close}'?"
+
+
+def closest(word: str, known: typing.Iterable[str], at_least: float = 0.5) -> str | None:
+    """The known word most like this one, if any is alike enough."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=at_least)), None)
+
+
+def likeness(word: str, other: str) -> float:
+    """How alike two words are, from 0 to 1."""
+    return difflib.SequenceMatcher(None, word, other).ratio()
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from experiments.__main__ import app
 from experiments.chiu import table2
 from experiments.report import HEAD
-from experiments.running import _lock, check_code, default_place, state_of, train
+from experiments.running import check_code, default_place, state_of, train
 from experiments.smoke import write_texts
 from trellis import TrellisError
+from trellis.folders import one_at_a_time
 
 COMMANDS = [shlex.split(line) for line in re.search(r"```sh\n(.*?)```", HEAD, re.DOTALL)[1].splitlines()]
 
@@ -109,7 +110,7 @@ def test_status_tells_recorded_from_missing_running_and_outdated(runs):
     assert said.count("recorded") == 3
     said, _ = give("status", "chiu.table4", "--budget", "smoke", "--runs", runs)
     assert re.search(r"m128-factored +missing", said)
-    with _lock(runs / "ptb-hierarchical-8192-m128-factored"):
+    with one_at_a_time(runs / "ptb-hierarchical-8192-m128-factored"):
         said, _ = give("status", "chiu.table4", "--budget", "smoke", "--runs", runs)
     assert re.search(r"m128-factored +running", said)
     recipe = table2("smoke")[0]
@@ -163,7 +164,7 @@ def test_an_interrupted_run_stops_with_a_checkpoint_and_goes_on(tmp_path):
     check_code(recipe.name, "one", place)
     with pytest.raises(TrellisError, match="began with commit one and the code is now two"):
         check_code(recipe.name, "two", place)
-    with _lock(tmp_path / recipe.name):
+    with one_at_a_time(tmp_path / recipe.name):
         assert train(recipe.name, recipe.config, place) == "busy"
     assert train(recipe.name, recipe.config, place) == "finished"
     assert state_of(recipe, place) == "finished"

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+from typing_extensions import override
+
+from trellis.inference import BlockPairs, Chain, Dense, Piece, Transition, score
+from trellis.inference.forward import possible
 
 
 def _with_zeros(prob: Tensor, zeros: float, generator: torch.Generator) -> Tensor:
@@ -45,7 +49,7 @@ def random_belief(batch: int, states: int, seed: int, zeros: float = 0.0) -> Ten
 
 @st.composite
 def ragged(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """What a batched algorithm takes, small enough to list: start, transition, emission, lengths, belief.
+    """What `Chain.dense` takes, small enough to list: start, transition, emission, lengths, belief.
 
     With zeros, missing tokens, rows of no tokens, padding full of NaN, and beliefs at will.
     """
@@ -70,3 +74,65 @@ def rows_of(
     for b, length in enumerate(lengths_B.tolist()):
         log_belief_S = None if belief_BS is None else belief_BS[b].log()
         yield log_start_S, log_transition_SS, log_emission_BTS[b, :length], log_belief_S
+
+
+def dense_counts(
+    log_start_S: Tensor, log_transition_SS: Tensor, log_emission_BTS: Tensor, *more: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Expected counts of first states and of steps in the possible rows: gradients of what `score` says of these."""
+    leaves = [x.detach().clone().requires_grad_() for x in (log_start_S, log_transition_SS)]
+    log_prob_BT, _ = score(Chain.dense(*leaves, log_emission_BTS, *more))
+    start_S, transition_SS = torch.autograd.grad(
+        log_prob_BT, leaves, possible(log_prob_BT.T).T, allow_unused=True, materialize_grads=True
+    )
+    return start_S, transition_SS
+
+
+def counts(chain: Chain, weight_BT: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Gradients of the log-likelihood of possible rows, or of weighted tokens: by log_first, columns, tensors."""
+    transition = learning(chain.transition)
+    first_BS, columns_NS = (x.detach().clone().requires_grad_() for x in (chain.log_first_BS, chain.log_columns_NS))
+    learned = chain._replace(log_first_BS=first_BS, log_columns_NS=columns_NS, transition=transition)
+    log_prob_BT, _ = score(learned)
+    weight_BT = possible(log_prob_BT.T).T if weight_BT is None else weight_BT
+    inputs = first_BS, columns_NS, *transition.tensors
+    return torch.autograd.grad(log_prob_BT, inputs, weight_BT, allow_unused=True, materialize_grads=True)
+
+
+def learning(transition: Transition) -> Transition:
+    """The same transition of tensors to take gradients by."""
+    if not transition.tensors:
+        return transition
+    (tensor,) = (x.detach().clone().requires_grad_() for x in transition.tensors)
+    if isinstance(transition, Dense):
+        return Dense(tensor)
+    assert isinstance(transition, BlockPairs)
+    return BlockPairs(tensor, transition.pair_BT, transition.log_into)
+
+
+class InPieces(Transition):
+    """One matrix for all steps that says nothing but `pieces` and `states`: the least that a transition may be.
+
+    Its pieces are as awkward as they may be: two shares of the rows; slices, and numbers out of order; one matrix for
+    all rows, and one each.
+    """
+
+    def __init__(self, log_matrix_SS: Tensor) -> None:
+        self.log_matrix_SS = log_matrix_SS.detach()
+
+    @override
+    def pieces(self, step: int, rows_B: Tensor, *, log: bool) -> Iterator[Piece]:
+        half, middle = len(rows_B) // 2, (self.states + 1) // 2
+        matrix_SS = (self.log_matrix_SS if log else self.log_matrix_SS.exp()).T
+        numbers_S = torch.arange(self.states)
+        for rows in (slice(0, half), slice(half, len(rows_B))):
+            for from_ in (slice(0, middle), numbers_S[middle:].flip(0)):
+                for to in (numbers_S[:middle].flip(0), slice(middle, self.states)):
+                    matrix_CN = matrix_SS[to][:, from_]
+                    each = rows.start > 0
+                    yield Piece(rows, from_, to, matrix_CN.expand(len(rows_B) - half, -1, -1) if each else matrix_CN)
+
+    @property
+    @override
+    def states(self) -> int:
+        return len(self.log_matrix_SS)

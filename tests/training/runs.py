@@ -11,10 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from trellis.models import HMM, HMMConfig
-from trellis.models.blocked import BlockedHMM
-from trellis.models.blocked_parts import BlockedConfig
-from trellis.models.groups import partition
 from trellis.models.model import Model
+from trellis.models.supports import partition
 from trellis.text import IdFile, MemoryCorpus, WordTokenizer, prepare
 from trellis.training import Trained, TrainingSettings, train
 
@@ -53,16 +51,23 @@ def make_model(seed: int) -> HMM:
     return HMM(HMMConfig(WORDS.vocab_size, STATES), seed=seed)
 
 
-def blocked(seed: int, **changes: Any) -> BlockedHMM:
+NEURAL: dict[str, Any] = {
+    "start": "low_rank", "transition": "hierarchical", "emission": "low_rank", "encoder": "residual", "bias": True,
+}  # fmt: skip
+SCALAR: dict[str, Any] = {"start": "scalar", "transition": "hierarchical_scalar", "emission": "scalar"}
+BLOCK_V = torch.arange(WORDS.vocab_size) % 2
+
+
+def blocked(seed: int, **changes: Any) -> HMM:
     """One that draws which states take part, and carries a belief from one choice to the next."""
-    config = BlockedConfig(WORDS.vocab_size, 16, 2, width=6, dropout=0.5, **changes)
-    return BlockedHMM(config, seed, partition(torch.arange(WORDS.vocab_size) % 2, 16, 2))
+    shape = {"support": "brown", "blocks": 2, "width": 6, "dropout": 0.5} | NEURAL | changes
+    return HMM(HMMConfig(WORDS.vocab_size, 16, **shape), seed, partition(BLOCK_V, 16, 2))
 
 
 def shared_model(case: str) -> Callable[[int], Model]:
     """The model of a case of SHARED."""
     # Of scalars: a network has numbers that do not matter, which rounding moves.
-    return partial(blocked, parameters="scalar") if case.startswith("blocked") else make_model
+    return partial(blocked, **SCALAR) if case.startswith("blocked") else make_model
 
 
 def settings(**changes: Any) -> TrainingSettings:

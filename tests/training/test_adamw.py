@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis import kernels
+from trellis import ops
 from trellis.errors import TrellisError
 from trellis.models.storage import read_tensors, write_tensors
-from trellis.training import adamw
 from trellis.training.adamw import AdamW
 
 BETAS, STEPS = (0.9, 0.95), 60
-LEVELS = [*kernels.levels(), None]  # None: PyTorch's operations
+LEVELS = [*ops.levels(), None]  # None: PyTorch's operations
 
 
 def drawn(*shape, seed=0, dtype=torch.float32):
@@ -63,7 +62,7 @@ def same(a, b, **kwargs):
 def test_many_steps_are_those_of_torch(level, decay):
     theirs, state = theirs_after(STEPS, decay)
     ours = AdamW(some_parameters(), BETAS, decay)
-    with kernels.using(level):
+    with ops.using(level):
         go(ours, range(STEPS))
     for a, b, start in zip(ours.parameters, theirs, some_parameters(), strict=True):
         assert_close(a, b, rtol=1e-6, atol=1e-6 if a.dtype == torch.float32 else 1e-12)
@@ -75,46 +74,25 @@ def test_many_steps_are_those_of_torch(level, decay):
 @pytest.mark.parametrize("level", LEVELS[:-1])
 def test_native_steps_are_those_of_their_twin(level):
     ours, twin = AdamW(some_parameters(), BETAS, 0.1), AdamW(some_parameters(), BETAS, 0.1)
-    with kernels.using(level):
+    with ops.using(level):
         go(ours, range(STEPS))
-    with kernels.using(None):
+    with ops.using(None):
         go(twin, range(STEPS))
     for a, b in zip(ours.parameters, twin.parameters, strict=True):
         assert_close(a, b, rtol=1e-6, atol=1e-6)
     same(ours.tensors(), twin.tensors(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.skipif(not LEVELS[:-1], reason="the native kernels were not built")
-def test_native_code_takes_what_it_can(monkeypatch):
-    taken = {"native": [], "torch": []}
-    monkeypatch.setattr(kernels, "adamw_", lambda parameter, *_, **__: taken["native"].append(tuple(parameter.shape)))
-    monkeypatch.setattr(adamw, "adamw", lambda parameters, *_, **__: taken["torch"].append(tuple(parameters[0].shape)))
-    AdamW(some := some_parameters(), BETAS, 0.0).step(gradients_of(some, 1), 0.1)
-    assert taken == {"native": [(300, 130), (37,), (5, 4, 3), (), (0, 7)], "torch": [(33, 2), (40, 6), (9, 10)]}
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_gradients_are_left_as_they_are_in_any_order_of_memory(level):
-    apart, together = (AdamW([torch.nn.Parameter(drawn(40, 6))], BETAS, 0.1) for _ in range(2))
-    transposed = drawn(6, 40, seed=3).T
-    with kernels.using(level):
-        for _ in range(3):
-            apart.step([transposed], 0.1, 0.3)
-            together.step([transposed.contiguous()], 0.1, 0.3)
-    assert torch.equal(transposed, drawn(6, 40, seed=3).T)
-    assert_close(apart.parameters, together.parameters, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize(("before", "after"), [*itertools.product(LEVELS[-2:], repeat=2)])
 def test_a_checkpoint_goes_on(before, after, tmp_path):
     whole, stopped = AdamW(some_parameters(), BETAS, 0.1), AdamW(some_parameters(), BETAS, 0.1)
-    with kernels.using(before):
+    with ops.using(before):
         go(whole, range(20))
         go(stopped, range(20))
     write_tensors(tmp_path / "moments.safetensors", stopped.tensors())
     resumed = AdamW(stopped.parameters, BETAS, 0.1)
     resumed.restore(read_tensors(tmp_path / "moments.safetensors"))
-    with kernels.using(after):
+    with ops.using(after):
         go(whole, range(20, 30))
         go(resumed, range(20, 30))
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters, resumed.parameters, strict=True))

@@ -17,7 +17,7 @@ from trellis.training.learners import BaumWelchLearner, GradientLearner
 from trellis.training.settings import TrainingSettings
 
 V, S = 7, 3
-LOW = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "rank": 2, "shared": True}
+LOW = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 2, "shared": True}
 
 
 def a_batch(rows=4, time=5, seed=0, lengths=None):
@@ -30,10 +30,19 @@ def model_of(seed=0, **parts):
     return HMM(HMMConfig(V, S, **parts), seed=seed).double()
 
 
+def logits_of(model):
+    """Of start, transition [from, to] and emission [word, state]: free, or products of vectors."""
+    if model.scalar:
+        return model.start.table, model.transition.table, model.emission.table
+    states_SR = model.encoder.tables["states"]
+    return states_SR @ model.start.first, states_SR @ states_SR.T, model.emission.words @ states_SR.T
+
+
 def mean_loss(model, batches):
     """Negative mean log-likelihood a token, by autograd through the log-space reference."""
-    log_start, log_transition = model.start.logits()[0].log_softmax(-1), model.transition.logits().log_softmax(-1)
-    log_emission_VS = model.emission.logits().log_softmax(0)
+    start_S, transition_SS, emission_VS = logits_of(model)
+    log_start, log_transition = start_S.log_softmax(-1), transition_SS.log_softmax(-1)
+    log_emission_VS = emission_VS.log_softmax(0)
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for batch in batches:
         for row, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
@@ -246,8 +255,8 @@ def test_a_process_without_rows_counts_nothing():
 
 @pytest.mark.parametrize("part", ["start", "transition", "emission"])
 def test_baum_welch_refuses_low_rank(part):
-    with pytest.raises(TrellisError, match="make start, transition and emission scalar"):
-        BaumWelchLearner(model_of(**{part: "low_rank", "rank": 2}), TrainingSettings(method="baum_welch"))
+    with pytest.raises(TrellisError, match="make model.support dense, start, transition and emission scalar"):
+        BaumWelchLearner(model_of(**{part: "low_rank", "width": 2}), TrainingSettings(method="baum_welch"))
 
 
 @pytest.mark.parametrize("learner", [GradientLearner, BaumWelchLearner])

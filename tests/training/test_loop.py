@@ -67,7 +67,7 @@ def ask_to_stop(number=signal.SIGTERM):
 
 
 def low_rank(seed):
-    parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "rank": 2, "shared": True}
+    parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 2, "shared": True}
     return HMM(HMMConfig(WORDS.vocab_size, STATES, **parts), seed=seed)
 
 
@@ -84,7 +84,7 @@ def lstm(seed):
     [
         *(({"method": m, "batching": b}, make_model) for m, b in itertools.product(METHODS, BATCHINGS)),
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0}, low_rank),
-        ({"schedule": "plateau", "patience": 0, "factor": 0.5, "lr": 1.0, "restarts": 2, "restart_steps": 2}, low_rank),
+        ({"schedule": "plateau", "patience": 0, "factor": 0.5, "lr": 1.0, "init": "restarts", "restarts": 2, "restart_steps": 2}, low_rank),
         ({"method": "baum_welch", "full_batch": True, "epochs": 14.0, "step_size": 0.7}, make_model),
         *(({"batching": b, "lr": 0.01}, make) for b, make in itertools.product(BATCHINGS, (lstm, blocked))),
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0, "lr": 0.01}, lstm),
@@ -430,27 +430,3 @@ def test_a_model_that_counts_is_measured_and_kept(batching, tmp_path):
     assert again == found
     with pytest.raises(TrellisError, match="Baum–Welch is for kind hmm, not kneser_ney"):
         run(tmp_path / "other", settings(method="baum_welch"), make=count_text(tmp_path))
-
-
-# Restarts
-
-
-def test_restarts_go_on_with_the_best_seed(tmp_path):
-    chosen = settings(seed=1, restarts=3, restart_steps=6)
-    run(tmp_path / "restarts", chosen)
-    trials = {}
-    for seed in (1, 2, 3):
-        lines = (tmp_path / "restarts" / "run" / f"restart-{seed}" / "metrics.jsonl").read_text().splitlines()
-        found = [json.loads(line) for line in lines]
-        assert max(line["update"] for line in found) == 6
-        trials[seed] = min(line["valid_loss"] for line in found if "valid_loss" in line)
-    best = min(trials, key=trials.__getitem__)
-    assert best != 1  # otherwise this says nothing
-    run(tmp_path / "alone", settings(seed=1), make=lambda seed: make_model(best))
-    ours, theirs = tensors(tmp_path / "restarts"), tensors(tmp_path / "alone")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_restarts_need_validation_text(tmp_path):
-    with pytest.raises(TrellisError, match=r"set data\.valid or training\.restarts=1"):
-        run(tmp_path, settings(restarts=2), valid=False)

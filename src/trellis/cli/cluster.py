@@ -31,9 +31,8 @@ def run(
     """Group words by the company they keep: Brown clustering, every type of the vocabulary in one cluster."""
     import numpy as np
 
-    from trellis.cli.texts import find_tokenizer, open_sources
-    from trellis.config import DataSettings
     from trellis.text import brown, prepare, write_paths
+    from trellis.text.sources import DataSettings, find_tokenizer, open_sources
 
     if not out.parent.is_dir():  # before minutes of work, not after
         raise TrellisError(f"there is no folder {out.parent} to write {out.name} into: make it.")

@@ -8,15 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trellis.cli.terminal import Bos, DataDir, Eos, Files, Json, Model, Split, Threads, print_json, print_row
+from trellis.cli.terminal import (
+    Bos,
+    DataDir,
+    Device,
+    Eos,
+    Files,
+    Json,
+    Model,
+    Split,
+    Threads,
+    load,
+    print_json,
+    print_row,
+)
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
     import torch
 
-    from trellis.cli.lines import Line
     from trellis.models import HMM
-    from trellis.models.blocked import BlockedHMM
+    from trellis.text.lines import Line
 
 EXAMPLE = (
     "Examples:\n\necho 'the cat sat' | trellis decode runs/pydocs-64 --k 3\n\n"
@@ -42,6 +54,7 @@ def run(
     split: Split = "test",
     json: Json = False,
     threads: Threads = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Print the most probable state path of each line (Viterbi) as word/state.
@@ -52,13 +65,13 @@ def run(
         raise TrellisError("--k, --posterior and --samples are different questions: ask one at a time.")
     import torch
 
-    from trellis.cli.lines import batches, read_lines, read_texts
-    from trellis.cli.texts import after_eos, load_model
+    from trellis.cli.lines import batches, read_texts
+    from trellis.text.lines import read_lines
 
     texts = read_texts(files or [], split, data_dir)
-    loaded = load_model(model)
+    loaded = load(model, device)
     kind = "posterior" if posterior else "samples" if samples else "paths"
-    begin = after_eos(loaded) if bos else None
+    begin = loaded.after_eos() if bos else None
     hmm = loaded.answering("k_best", "smooth", "sample_posterior", "entropy")
     ask = _Question(hmm, kind, samples or k, entropy, torch.Generator().manual_seed(seed), begin)
     if not json:
@@ -75,7 +88,7 @@ def run(
 
 
 class _Question(NamedTuple):
-    model: HMM | BlockedHMM
+    model: HMM
     kind: str  # paths, posterior or samples
     number: int
     entropy: bool
@@ -85,10 +98,10 @@ class _Question(NamedTuple):
 
 def _answers(ask: _Question, group: list[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
     """What to say of each line; an empty one has the empty path."""
-    from trellis.cli.lines import tensors
+    from trellis.text.lines import tensors
 
     full = [line for line in group if line.ids]
-    ids_BT, lengths_B, missing_BT = tensors(full) if full else (None, None, None)
+    ids_BT, lengths_B, missing_BT = tensors(full, ask.model.device) if full else (None, None, None)
     found: dict[int, dict[str, Any]] = {line.number: {ask.kind: []} for line in group}
     if ids_BT is not None:
         state = None if ask.begin is None else ask.begin.expand(len(full), -1)
@@ -96,7 +109,7 @@ def _answers(ask: _Question, group: list[Line]) -> Iterator[tuple[Line, dict[str
         for line, answer in zip(full, _ask(ask, ids_BT, evidence, full), strict=True):
             found[line.number] = answer
         if ask.entropy:
-            for line, nats in zip(full, ask.model.entropy(ids_BT, **evidence).tolist(), strict=True):
+            for line, nats in zip(full, ask.model.entropy(ids_BT, **evidence).cpu().tolist(), strict=True):
                 found[line.number]["entropy"] = nats
     yield from ((line, found[line.number]) for line in group)
 
@@ -105,20 +118,21 @@ def _ask(ask: _Question, ids_BT: torch.Tensor, evidence: dict[str, Any], lines: 
     if ask.kind == "paths":
         # More paths than there are come back as impossible ones, which are left out.
         best = ask.model.k_best(ids_BT, ask.number, **evidence)
-        for line, log_probs, states in zip(lines, best.log_prob_BK.tolist(), best.states_BKT.tolist(), strict=True):
+        paths = best.log_prob_BK.cpu().tolist(), best.states_BKT.cpu().tolist()
+        for line, log_probs, states in zip(lines, *paths, strict=True):
             pairs = [(p, path[: len(line.ids)]) for p, path in zip(log_probs, states, strict=True) if path[0] >= 0]
             yield {"paths": [{"log_prob": p, "states": path} for p, path in pairs]}
     elif ask.kind == "posterior":
         smoothed = ask.model.smooth(ids_BT, **evidence)
         probability_BT, state_BT = smoothed.most_probable()
-        impossible_B = (smoothed.log_prob_BT.sum(-1) == -float("inf")).tolist()
+        impossible_B = (smoothed.log_prob_BT.sum(-1) == -float("inf")).cpu().tolist()
         for row, line in enumerate(lines):
-            probabilities, states = (x[row, : len(line.ids)].tolist() for x in (probability_BT, state_BT))
+            probabilities, states = (x[row, : len(line.ids)].cpu().tolist() for x in (probability_BT, state_BT))
             path = [] if impossible_B[row] else [{"probabilities": probabilities, "states": states}]
             yield {"posterior": path}
     else:
         states_BNT = ask.model.sample_posterior(ids_BT, ask.number, **evidence, generator=ask.generator)
-        for line, paths in zip(lines, states_BNT.tolist(), strict=True):
+        for line, paths in zip(lines, states_BNT.cpu().tolist(), strict=True):
             yield {"samples": [{"states": path[: len(line.ids)]} for path in paths if path[0] >= 0]}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trellis.cli.terminal import Json, Threads, print_figures, print_json
 
 if TYPE_CHECKING:
-    from trellis.kernels import Status
+    from trellis.ops import Status
 
 EXAMPLE = "Example:\n\ntrellis doctor\n\nTRELLIS_KERNELS=off trellis doctor"
 
@@ -23,9 +23,9 @@ def run(json: Json = False, threads: Threads = None) -> None:
     """
     import torch
 
-    from trellis import kernels
+    from trellis import ops
 
-    status = kernels.status()
+    status = ops.status()
     rates = _rates(status)
     if json:
         print_json({
@@ -51,7 +51,7 @@ def _compiler() -> str | None:
 
 def _rates(status: Status) -> dict[str, float]:
     """Matrix products by the kernels and by PyTorch, on one thread, each over before one notices."""
-    from trellis.kernels import bare_rate
+    from trellis.ops import bare_rate
 
     rates = {"PyTorch": _torch_rate() / 1e9}
     if status.level:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import DataDir, Json, Model, Threads, figure, print_figures, print_json, say
+from trellis.cli.terminal import DataDir, Device, Json, Model, Threads, figure, load, print_figures, print_json, say
 
 if TYPE_CHECKING:
     from trellis.evaluation import Evaluation
@@ -33,19 +33,21 @@ def run(
     ] = "stream",
     json: Json = False,
     threads: Threads = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Measure a model on a text, tokenised with the model's own tokenizer."""
     from trellis import evaluate
-    from trellis.cli.texts import evaluation_ids, load_model
+    from trellis.config import run_of
     from trellis.errors import TrellisError
     from trellis.evaluation import PROTOCOLS
     from trellis.settings import nearest
+    from trellis.text.sources import evaluation_ids
 
     if protocol not in PROTOCOLS:
         raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
-    loaded = load_model(model)
-    ids = evaluation_ids(loaded, corpus or [], split, data_dir)
+    loaded = load(model, device)
+    ids = evaluation_ids(loaded.tokenizer, corpus or run_of(loaded.folder).data, split, data_dir)
     found = evaluate(loaded.model, ids, protocol)
     if json:
         print_json({"corpus": ids.meta.corpus, **found.as_dict(), "unknown": found.unknown, "words": found.words,

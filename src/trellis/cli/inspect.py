@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trellis.cli.terminal import DataDir, Json, Model, Threads, console, print_json
+from trellis.cli.terminal import DataDir, Device, Json, Model, Threads, console, load, print_json
 
 if TYPE_CHECKING:
     from trellis.inspection import Inspection, Likely
@@ -33,25 +33,24 @@ def run(
     split: Annotated[str, typer.Option(help="train, valid or test, of a named corpus.")] = "valid",
     json: Json = False,
     threads: Threads = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Show the states that matter most: their words, where they lead, and how many states are dead.
 
     Usage is the expected share of tokens a state emits. A dead one emits less than a hundredth of an equal share.
     """
-    from trellis.cli.texts import evaluation_ids, load_model
     from trellis.inspection import explained, inspect_states, stationary
-    from trellis.models.blocked import BlockedHMM
+    from trellis.text.sources import evaluation_ids
 
-    loaded = load_model(model)
+    loaded = load(model, device)
     hmm = loaded.answering("tables", "smooth")
     if corpus:
-        ids = evaluation_ids(loaded, corpus, split, data_dir)
+        ids = evaluation_ids(loaded.tokenizer, corpus, split, data_dir)
         usage_S, source = explained(hmm, ids), f"posterior over {ids.meta.corpus}"
     else:
         usage_S, source = stationary(hmm.tables()), "the model's long run"
-    described = hmm if isinstance(hmm, BlockedHMM) else hmm.tables()
-    found = inspect_states(described, usage_S, words=words, distinct=distinct)
+    found = inspect_states(hmm, usage_S, words=words, distinct=distinct)
     if json:
         print_json(_as_dict(found, states, source, loaded.tokenizer))
     else:

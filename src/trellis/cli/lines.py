@@ -1,57 +1,31 @@
-"""Sentences from files or standard input, one a line, and the tokens in them."""
+"""Lines from files or standard input, and their scores in the order they came."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from trellis.cli.terminal import say
-from trellis.cli.texts import open_sources
 from trellis.errors import TrellisError
-from trellis.models import HMM
 from trellis.models.model import Model
-from trellis.text import Tokenizer
 from trellis.text.files import STDIN
+from trellis.text.lines import GAP, Line, tensors
+from trellis.text.sources import open_sources
 
-GAP = "<mask>"  # a missing token, to be summed over
+if TYPE_CHECKING:
+    from trellis.models import HMM
+
 ROWS, CELLS, LONG = 32, 8192, 1024  # lines and padded tokens in a batch; a longer line is scored piece by piece
-
-
-@dataclass(frozen=True)
-class Line:
-    """A sentence as the model sees it."""
-
-    number: int  # from 1
-    text: str
-    ids: list[int]
-    missing: list[bool]  # which tokens are gaps; their id means nothing
-    unknown: int  # tokens outside the vocabulary
-
-    def spelling(self, tokenizer: Tokenizer) -> list[str]:
-        """Each token as written in the vocabulary."""
-        return [GAP if gap else tokenizer.token(id) for id, gap in zip(self.ids, self.missing, strict=True)]
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens are there to be scored."""
-        return len(self.ids) - sum(self.missing)
 
 
 def read_texts(files: list[str], split: str, data_dir: str | None) -> Iterable[str]:
     """Lines of files, of a named corpus, or of standard input as they come, so that it can be a conversation."""
     return _standard_input() if files in ([], [STDIN]) else open_sources(files, split, data_dir)
-
-
-def read_lines(texts: Iterable[str], tokenizer: Tokenizer, eos: bool) -> Iterator[Line]:
-    """The sentences in order, numbered and encoded."""
-    for number, text in enumerate(texts, start=1):
-        yield _encode(number, text, tokenizer, eos)
 
 
 def _standard_input() -> Iterator[str]:
@@ -68,21 +42,6 @@ def _standard_input() -> Iterator[str]:
             ) from None
     if number == 0:
         raise TrellisError("standard input is empty: pipe some text into it.")
-
-
-def _encode(number: int, text: str, tokenizer: Tokenizer, eos: bool) -> Line:
-    ids: list[int] = []
-    missing: list[bool] = []
-    for place, piece in enumerate(text.split(GAP)):
-        if place > 0:
-            ids, missing = [*ids, 0], [*missing, True]
-        # A space before a gap belongs to the gap, as it would to a word.
-        encoded = tokenizer.encode(piece.rstrip() if GAP in text else piece)
-        ids, missing = ids + encoded, missing + [False] * len(encoded)
-    if eos and tokenizer.eos_id is not None:
-        ids, missing = [*ids, tokenizer.eos_id], [*missing, False]
-    unknown = sum(id == tokenizer.unk_id and not gap for id, gap in zip(ids, missing, strict=True))
-    return Line(number, text, ids, missing, unknown)
 
 
 def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
@@ -102,17 +61,6 @@ def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
             group, widest = [], 0
     if group:
         yield group
-
-
-def tensors(lines: list[Line]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Ids, lengths and, if there are any gaps, where they are."""
-    lengths_B = torch.tensor([len(line.ids) for line in lines])
-    ids_BT = torch.zeros(len(lines), int(lengths_B.max()), dtype=torch.int64)
-    missing_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
-    for row, line in enumerate(lines):
-        ids_BT[row, : len(line.ids)] = torch.tensor(line.ids)
-        missing_BT[row, : len(line.ids)] = torch.tensor(line.missing)
-    return ids_BT, lengths_B, missing_BT if bool(missing_BT.any()) else None
 
 
 @torch.no_grad()
@@ -135,10 +83,10 @@ def score_lines(
         if not full:
             yield from ((line, []) for line in group)
             continue
-        ids_BT, lengths_B, missing_BT = tensors(full)
+        ids_BT, lengths_B, missing_BT = tensors(full, model.device)
         first = None if begin is None else begin.expand(len(full), -1)
         log_prob_BT, _ = _score(model, ids_BT, first, lengths_B, missing_BT)
-        found = {line.number: row[: len(line.ids)] for line, row in zip(full, log_prob_BT.tolist(), strict=True)}
+        found = {line.number: row[: len(line.ids)] for line, row in zip(full, log_prob_BT.cpu().tolist(), strict=True)}
         yield from ((line, found.get(line.number, [])) for line in group)
 
 
@@ -150,7 +98,7 @@ def _score(
         return model.score(ids_BT, state, lengths_B)
     if "missing_BT" not in inspect.signature(model.score).parameters:
         raise TrellisError(f"a model of kind {model.config.kind} cannot sum over {GAP}: write the words out.")
-    return cast(HMM, model).score(ids_BT, state, lengths_B, missing_BT)
+    return cast("HMM", model).score(ids_BT, state, lengths_B, missing_BT)
 
 
 def _score_row(
@@ -160,7 +108,7 @@ def _score_row(
     scores: list[float] = []
     for begin in range(0, len(ids), LONG):
         piece = slice(begin, begin + LONG)
-        gaps = torch.tensor([missing[piece]]) if any(missing[piece]) else None
-        log_prob_BT, state = _score(model, torch.tensor([ids[piece]]), state, None, gaps)
-        scores += log_prob_BT[0].tolist()
+        gaps = torch.tensor([missing[piece]], device=model.device) if any(missing[piece]) else None
+        log_prob_BT, state = _score(model, torch.tensor([ids[piece]], device=model.device), state, None, gaps)
+        scores += log_prob_BT[0].cpu().tolist()
     return scores, state

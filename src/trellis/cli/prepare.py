@@ -29,10 +29,9 @@ def run(
 
     A vocabulary is learnt from a named corpus's train split, whichever split is prepared, so that all splits agree.
     """
-    from trellis.cli.texts import find_tokenizer, open_sources
-    from trellis.config import DataSettings
     from trellis.text import prepare
     from trellis.text.corpora import NAMES
+    from trellis.text.sources import DataSettings, find_tokenizer, open_sources
 
     named = len(corpus) == 1 and corpus[0] in NAMES
     data = DataSettings(corpus[0] if len(corpus) == 1 else corpus, data_dir=data_dir, tokenizer=tokenizer,

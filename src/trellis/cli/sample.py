@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import Bos, Json, Model, Threads, print_json, say
+from trellis.cli.terminal import Bos, Device, Json, Model, Threads, load, print_json, say
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trellis.cli.texts import Loaded
+    from trellis.models.pretrained import Pretrained
 
 EXAMPLE = "Example:\n\ntrellis sample runs/pydocs-64 --prompt 'return the' --count 5 --seed 1"
 
@@ -28,33 +28,33 @@ def run(
     ] = None,
     json: Json = False,
     threads: Threads = None,
+    device: Device = "auto",
 ) -> None:
     """Draw sentences from the model, each up to its end or to --length tokens."""
     import torch
 
-    from trellis.cli.texts import after_eos, load_model
-
-    loaded = load_model(model)
-    hmm = loaded.answering("sample", "filter")
+    loaded = load(model, device)
+    hmm = loaded.answering("sample")
     generator = torch.Generator()
     seed = generator.seed() % 2**32 if seed is None else seed
     generator.manual_seed(seed)
     given = loaded.tokenizer.encode(prompt)
-    state = _belief(loaded, given, after_eos(loaded) if bos else None)
+    state = _belief(loaded, given, loaded.after_eos() if bos else None)
     drawn = hmm.sample(
         count, length, None if state is None else state.expand(count, -1), loaded.tokenizer.eos_id, generator
     )
-    for tokens, states, size in zip(drawn.tokens_BT.tolist(), drawn.states_BT.tolist(), drawn.lengths_B, strict=True):
-        ids = tokens[: int(size)]
+    rows = zip(*(tensor.cpu().tolist() for tensor in (drawn.tokens_BT, drawn.states_BT, drawn.lengths_B)), strict=True)
+    for tokens, states, size in rows:
+        ids = tokens[:size]
         ended = ids[-1] == loaded.tokenizer.eos_id
         text = loaded.tokenizer.decode(given + (ids[:-1] if ended else ids))
         if json:
-            print_json({"text": text, "ended": ended, "ids": ids, "states": states[: int(size)], "seed": seed})
+            print_json({"text": text, "ended": ended, "ids": ids, "states": states[:size], "seed": seed})
         else:
             print(text.replace("\n", " "))
 
 
-def _belief(loaded: Loaded, given: list[int], begin: Tensor | None) -> Tensor | None:
+def _belief(loaded: Pretrained, given: list[int], begin: Tensor | None) -> Tensor | None:
     """The belief after the prompt, if there is one."""
     if not given:
         return begin
@@ -62,7 +62,8 @@ def _belief(loaded: Loaded, given: list[int], begin: Tensor | None) -> Tensor | 
 
     if unknown := given.count(-1 if loaded.tokenizer.unk_id is None else loaded.tokenizer.unk_id):
         say(f"{unknown} of the prompt's {len(given)} words are unknown to the model and read as <unk>")
-    found = loaded.answering("filter").filter(torch.tensor([given]), begin)
-    if bool((found.log_prob_BT == -torch.inf).any()):
+    with torch.no_grad():
+        log_prob_BT, state = loaded.model.score(torch.tensor([given], device=loaded.model.device), begin)
+    if bool((log_prob_BT == -torch.inf).any()):
         raise TrellisError("the model gives the prompt no probability, so nothing can follow it: change the prompt.")
-    return found.final_BS
+    return state

@@ -11,6 +11,7 @@ import typer
 from trellis.cli.terminal import (
     Bos,
     DataDir,
+    Device,
     Eos,
     Files,
     Json,
@@ -18,6 +19,7 @@ from trellis.cli.terminal import (
     Split,
     Threads,
     figure,
+    load,
     print_json,
     print_row,
     say,
@@ -42,6 +44,7 @@ def run(
     split: Split = "test",
     json: Json = False,
     threads: Threads = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Print the log-probability of each line, its tokens and how many of them are unknown.
@@ -49,19 +52,19 @@ def run(
     Columns are separated by tabs, under a heading that says the base. A word written `<mask>` is missing: the score is
     that of the rest, summed over all it could have been.
     """
-    from trellis.cli.lines import read_lines, read_texts, score_lines
-    from trellis.cli.texts import after_eos, load_model
+    from trellis.cli.lines import read_texts, score_lines
     from trellis.evaluation import perplexity_of
+    from trellis.text.lines import read_lines
 
     texts = read_texts(files or [], split, data_dir)
-    loaded = load_model(model)
+    loaded = load(model, device)
     scale = 1 / {"e": 1.0, "2": math.log(2), "10": math.log(10)}[base]
     name = {"e": "ln p", "2": "log2 p", "10": "log10 p"}[base]
     if not json:
         print_row("line", "token", name) if tokens else print_row(name, "tokens", "unknown", "text")
     lines = counted = unknown = 0
     total = 0.0
-    begin = after_eos(loaded) if bos else None
+    begin = loaded.after_eos() if bos else None
     for line, nats in score_lines(loaded.model, read_lines(texts, loaded.tokenizer, eos), carry, begin):
         scores = [scale * score for score in nats]
         log_prob = math.fsum(scores) if -math.inf not in scores else -math.inf

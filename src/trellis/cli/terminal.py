@@ -7,12 +7,15 @@ import math
 import os
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from trellis.models.pretrained import Pretrained
 
 
 def _use_threads(threads: int | None) -> None:
@@ -32,6 +35,9 @@ DataDir = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Where named corpora lie. (default: TRELLIS_DATA)"),
 ]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda or mps. (default: a GPU if there is one)")
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a saved model.")]
 Files = Annotated[
     list[str] | None,
@@ -46,6 +52,14 @@ Bos = Annotated[
     ),
 ]
 Eos = Annotated[bool, typer.Option("--eos/--no-eos", help="Count the end of a line as a token.")]
+
+
+def load(model: str, device: str) -> Pretrained:
+    """The model of this name with its tokenizer, on the device of that."""
+    from trellis.models.pretrained import load_pretrained
+    from trellis.training.device import choose_device
+
+    return load_pretrained(model, choose_device(device))
 
 
 def chief() -> bool:

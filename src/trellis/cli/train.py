@@ -14,15 +14,16 @@ from trellis.errors import TrellisError
 from trellis.progress import short_number, short_time
 
 if TYPE_CHECKING:
-    from trellis.cli.texts import Texts
     from trellis.config import RunConfig
     from trellis.models.model import Model
+    from trellis.text import IdFile
+    from trellis.text.sources import Texts
     from trellis.training import Trained
 
 EXAMPLE = (
     "Examples:\n\ntrellis train configs/pydocs.yaml training.lr=0.1 model.states=256\n\n"
     "trellis train runs/pydocs-256 --resume\n\n"
-    "torchrun --nproc-per-node 2 -m trellis.cli train configs/pydocs.yaml"
+    "torchrun --nproc-per-node 2 -m trellis train configs/pydocs.yaml"
 )
 STOPPED = 3
 
@@ -38,6 +39,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
     json: Json = False,
     threads: Threads = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="The same as training.device=NAME.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Train a model. The run's folder gets its settings, checkpoints, metrics and the best model.
@@ -45,13 +47,14 @@ def run(
     Ctrl-C or SIGTERM stops after the current update, with a checkpoint, and exit code 3; --resume goes on.
     """
     from trellis import train
-    from trellis.cli.texts import prepare_texts
-    from trellis.config import FILE, save
+    from trellis.config import save
     from trellis.models.registry import model_class
+    from trellis.models.storage import RUN_FILE
+    from trellis.text.sources import prepare_texts
     from trellis.training import Stopped
     from trellis.training.precision import check_precision
 
-    config = _configure(settings or [], data_dir)
+    config = _configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
     check_precision(config.training.precision)
     ours = _check_folder(config, resume)
     texts = prepare_texts(config.data, quiet=not chief())
@@ -62,7 +65,7 @@ def run(
 
     if chief():
         if ours:
-            save(config, config.folder / FILE)
+            save(config, config.folder / RUN_FILE)
         _announce(config, texts)
     try:
         trained = train(
@@ -78,7 +81,8 @@ def run(
 
 def _configure(arguments: list[str], data_dir: str | None) -> RunConfig:
     """Tell the config file from the overrides, and build the configuration."""
-    from trellis.config import FILE, load
+    from trellis.config import load
+    from trellis.models.storage import RUN_FILE
 
     files = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
     overrides = [argument for argument in arguments if argument not in files]
@@ -89,7 +93,7 @@ def _configure(arguments: list[str], data_dir: str | None) -> RunConfig:
         raise TrellisError(f"'{path}' is neither a config file nor an override such as training.lr=0.1.")
     if path and path.is_dir():
         overrides = [f"out={path}", *overrides]  # a run that was moved goes on where it is
-        path = path / FILE
+        path = path / RUN_FILE
     config = load(path, overrides)
     if data_dir is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, data_dir=data_dir))
@@ -98,16 +102,17 @@ def _configure(arguments: list[str], data_dir: str | None) -> RunConfig:
 
 def _check_folder(config: RunConfig, resume: bool) -> bool:
     """Refuse, before any slow work, a folder that holds another run; whether it is sure to hold none but this one."""
-    from trellis.config import FILE, differences, load
+    from trellis.config import differences, load
+    from trellis.models.storage import RUN_FILE
     from trellis.training import checkpoints
 
     folder = config.folder
     begun = checkpoints.begun(folder)
     if begun and not resume:
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder with out=….")
-    known = (folder / FILE).exists()
+    known = (folder / RUN_FILE).exists()
     if begun and known:
-        for name, there, here in differences(load(folder / FILE), config):
+        for name, there, here in differences(load(folder / RUN_FILE), config):
             raise TrellisError(
                 f"{folder} holds another run, with {name}={there} and not {here}: choose another folder with out=…."
             )
@@ -117,25 +122,29 @@ def _check_folder(config: RunConfig, resume: bool) -> bool:
 
 
 def _announce(config: RunConfig, texts: Texts) -> None:
-    from trellis.cli.texts import about
-
-    say(f"learning from {about(texts.train)}, {texts.tokenizer.vocab_size:,} types")
-    valid = about(texts.valid) if texts.valid else "none, so the last model counts as the best"
+    say(f"learning from {_about(texts.train)}, {texts.tokenizer.vocab_size:,} types")
+    valid = _about(texts.valid) if texts.valid else "none, so the last model counts as the best"
     say(f"validating on {valid}" if texts.valid else f"validation text: {valid}")
     states = getattr(config.model, "states", None)
     say(f"{config.model.kind if states is None else f'{states:,} states'}, into {config.folder}")
 
 
+def _about(ids: IdFile) -> str:
+    """A text in a few words."""
+    meta = ids.meta
+    return f"{meta.corpus}: {short_number(meta.tokens)} tokens in {short_number(meta.documents)} documents"
+
+
 def _next(config: RunConfig) -> list[str]:
     """Commands that this run's model can answer."""
-    from trellis.models import blocked
+    from trellis.models.hmm import LARGEST_DENSE
     from trellis.models.registry import model_class
     from trellis.text.corpora import NAMES
 
     answers, folder = model_class(config.model.kind), config.folder
     has_test = config.data.test is not None or config.data.corpus in NAMES
     files = [config.data.corpus] if isinstance(config.data.corpus, str) else config.data.corpus
-    too_large = getattr(config.model, "states", 0) > blocked.LARGEST_DENSE  # for a long run of its own
+    too_large = getattr(config.model, "states", 0) > LARGEST_DENSE  # for a long run of its own
     measured_on = "".join(f" --corpus {shlex.quote(file)}" for file in files) if too_large else ""
     return [
         *([f"trellis inspect {folder}{measured_on}"] if hasattr(answers, "tables") else []),

@@ -1,10 +1,4 @@
-"""Likelihood, filtering and smoothing of a dense HMM, with exact gradients.
-
-Everything takes log-probabilities: `log_start_S`, `log_transition_SS` [from, to], and `log_emission_BTS`, the
-log-probability of each observed token in each state (zeros where a token is missing). Rows may be ragged
-(`lengths_B`), and may carry on from the belief that an earlier call ended with (`belief_BS`). A text repeats its words:
-given `index_BT`, the emissions are a table of distinct columns N×S, of which each token takes the one it names.
-"""
+"""Likelihood, filtering and smoothing of a chain, with exact gradients."""
 
 from __future__ import annotations
 
@@ -15,206 +9,136 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.errors import TrellisError
-from trellis.inference.recursion import Evidence, Rows, Walk, own_columns, walk, walk_back
-from trellis.inference.rescue import rescue, rescued_counts
-from trellis.inference.transitions import Shared
+from trellis.inference.chain import Chain
+from trellis.inference.recursion import Walk, walk, walk_back
+from trellis.ops.precision import widened
 
 
-class Forward(NamedTuple):
-    """What one pass over a batch finds.
+class Filtered(NamedTuple):
+    """What one pass over a chain finds.
 
     log_prob_BT  log p(o_t | o_<t): zero past a row's end, −inf from an impossible token on
     belief_BTS   p(z_t | o_≤t): zero past a row's end
-    final_BS     the belief after each row's last token, to carry on from
+    states_BTS   the states that these beliefs are about
+    state        to carry on from
     """
 
     log_prob_BT: Tensor
     belief_BTS: Tensor
-    final_BS: Tensor
+    states_BTS: Tensor
+    state: Tensor
 
 
 class Smoothed(NamedTuple):
-    """Expected counts given whole rows: the gradients of their log-likelihood by the log-probabilities.
+    """Posteriors given whole rows: the gradients of their log-likelihood by the log-emissions.
 
     log_prob_BT    log p(o_t | o_<t)
-    final_BS       the belief after each row's last token, to carry on from
-    posterior_BTS  p(z_t | o_≤T): zero past a row's end
-    start_S        Σ_b p(z_1 | o), over rows that begin at the start distribution
-    transition_SS  Σ_b Σ_t p(z_t = i, z_t+1 = j | o), with the step from a carried belief
+    posterior_BTS  p(z_t | o_≤T): zero past a row's end, and in an impossible row
+    states_BTS     the states that these posteriors are about
+    state          to carry on from
     """
 
     log_prob_BT: Tensor
-    final_BS: Tensor
     posterior_BTS: Tensor
-    start_S: Tensor
-    transition_SS: Tensor
+    states_BTS: Tensor
+    state: Tensor
 
-    def usage(self) -> Tensor:
-        """The expected number of tokens that each state emitted, S, float64."""
-        return self.posterior_BTS.double().sum((0, 1))
+    def usage(self, states: int) -> Tensor:
+        """The expected number of tokens that each of a model's states emitted, float64."""
+        count_S = torch.zeros(states, dtype=torch.float64, device=self.posterior_BTS.device)
+        return count_S.index_add_(0, self.states_BTS.flatten(), widened(self.posterior_BTS.flatten()))
 
     def most_probable(self) -> tuple[Tensor, Tensor]:
         """The highest posterior at each token and the state that has it, both B×T."""
-        probability_BT, state_BT = self.posterior_BTS.max(-1)
-        return probability_BT, state_BT
+        probability_BT1, place_BT1 = self.posterior_BTS.max(-1, keepdim=True)
+        return probability_BT1.squeeze(-1), self.states_BTS.gather(2, place_BT1).squeeze(-1)
 
 
-class _Problem(NamedTuple):
-    """The inputs of a pass, sorted longest row first."""
-
-    log_start_S: Tensor
-    log_transition_SS: Tensor
-    log_columns_NS: Tensor
-    index_TB: Tensor
-    belief_BS: Tensor | None
+def _batch_first(done: Walk, found_TBS: Tensor) -> Tensor:
+    return done.rows.unsort(found_TBS, 1).transpose(0, 1)
 
 
-def _solve(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission: Tensor,
-    lengths_B: Tensor | None,
-    belief_BS: Tensor | None,
-    index_BT: Tensor | None,
-) -> tuple[_Problem, Walk[Shared], list[int]]:
-    """Walk the batch, and do again in log space the rows that underflowed."""
-    if index_BT is None:
-        log_emission, index_BT = own_columns(log_emission)
-    rows = Rows.of(lengths_B, *index_BT.shape)
-    problem = _Problem(
-        log_start_S,
-        log_transition_SS,
-        log_emission,
-        rows.sort(index_BT.T, 1).contiguous(),
-        None if belief_BS is None else rows.sort(belief_BS),
-    )
-    evidence = Evidence.of(log_emission, problem.index_TB)
-    transition = Shared(log_transition_SS.exp())
-    if problem.belief_BS is None:
-        first_BS = before_BS = log_start_S.exp().expand(index_BT.shape[0], -1)
-    else:
-        before_BS = problem.belief_BS
-        first_BS = transition.push(before_BS, 0)
-    done = walk(first_BS, transition, evidence, rows, before_BS)
-    return problem, done, [row for row in done.underflowed() if rescue(*problem, done, row)]
+@torch.no_grad()
+def filter(chain: Chain) -> Filtered:  # the name of the algorithm
+    """Each token's log-probability and the belief after it."""
+    done = walk(chain, *chain.columns())
+    beliefs = _batch_first(done, done.log_prob_TB), _batch_first(done, done.belief_TBS)
+    return Filtered(*beliefs, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
 
 
-def _counts(
-    problem: _Problem, done: Walk[Shared], rescued: list[int], grad_log_prob_TB: Tensor, grad_final_BS: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients by log-start, log-transition, sorted log-emissions, and predicted first belief."""
-    posterior_TBS, message_TBS = walk_back(done, grad_log_prob_TB, grad_final_BS)
-    transition_SS = done.transition.gradient(done.belief_TBS[:-1], message_TBS[1:])
-    first_BS = message_TBS[:1].sum(0)  # nothing if there are no tokens
-    start_S = torch.zeros_like(problem.log_start_S)
-    if problem.belief_BS is None:
-        if grad_final_BS is not None:  # a row without tokens ends with what it began with
-            first_BS[done.rows.begun() :] = grad_final_BS[done.rows.begun() :]
-        start_S = first_BS.sum(0) * problem.log_start_S.exp()
-    else:
-        transition_SS.addmm_(problem.belief_BS.T, first_BS)
-    transition_SS.mul_(done.transition.matrix_SS)
-    for row in rescued:
-        counts = rescued_counts(*problem, done.rows.length(row), row, grad_log_prob_TB[:, row])
-        posterior_TBS[: done.rows.length(row), row] = counts.posterior_TS.to(posterior_TBS)
-        start_S += counts.start_S.to(start_S)
-        transition_SS += counts.transition.to(transition_SS)
-    return start_S, transition_SS, posterior_TBS, first_BS
+@torch.no_grad()
+def smooth(chain: Chain) -> Smoothed:
+    """Posteriors over states given whole rows."""
+    done = walk(chain, *chain.columns())
+    posterior_TBS = walk_back(done, possible(done.log_prob_TB), posterior_only=True).posterior_TBS
+    # Rounding can leave a state that is next to impossible a little less than nothing, and no logarithm.
+    posteriors = _batch_first(done, done.log_prob_TB), _batch_first(done, posterior_TBS.clamp_min_(0.0))
+    return Smoothed(*posteriors, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
 
 
-def forward(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
-    lengths_B: Tensor | None = None,
-    belief_BS: Tensor | None = None,
-    index_BT: Tensor | None = None,
-) -> Forward:
-    """Filter a batch: each token's log-probability and the belief after it."""
-    with torch.no_grad():
-        _, done, _ = _solve(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT)
-        unsort = done.rows.unsort
-        return Forward(unsort(done.log_prob_TB, 1).T, unsort(done.belief_TBS, 1).transpose(0, 1), unsort(done.final_BS))
+def possible(log_prob_TB: Tensor) -> Tensor:
+    """One at every token of a possible row; an impossible one counts for nothing, not up to where it broke."""
+    return torch.isfinite(log_prob_TB.sum(0)).to(log_prob_TB).expand_as(log_prob_TB)
 
 
-def smooth(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
-    lengths_B: Tensor | None = None,
-    belief_BS: Tensor | None = None,
-    index_BT: Tensor | None = None,
-) -> Smoothed:
-    """Posteriors over states given whole rows, and expected counts of starts and transitions."""
-    with torch.no_grad():
-        problem, done, rescued = _solve(
-            log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT
-        )
-        log_prob_TB, unsort = done.log_prob_TB, done.rows.unsort
-        # An impossible row has no posterior: it counts for nothing rather than up to where it broke.
-        weight_TB = torch.isfinite(log_prob_TB.sum(0)).to(log_prob_TB).expand_as(log_prob_TB)
-        start_S, transition_SS, posterior_TBS, _ = _counts(problem, done, rescued, weight_TB, None)
-        # Rounding can leave a state that is next to impossible a little less than nothing, and no logarithm.
-        for count in (start_S, transition_SS, posterior_TBS):
-            count.clamp_min_(0.0)
-        return Smoothed(
-            unsort(log_prob_TB, 1).T,
-            unsort(done.final_BS),
-            unsort(posterior_TBS, 1).transpose(0, 1),
-            start_S,
-            transition_SS,
-        )
-
-
-class _LogProbs(torch.autograd.Function):
-    """`forward` with a custom backward: autograd sees one step, not one a token."""
+class _Score(torch.autograd.Function):
+    """The walk with a backward of its own: autograd sees one step, not one a token."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        log_start_S: Tensor,
-        log_transition_SS: Tensor,
-        log_emission: Tensor,
-        lengths_B: Tensor | None,
-        belief_BS: Tensor | None,
-        index_BT: Tensor | None,
+        ctx: Any, chain: Chain, index_BT: Tensor, log_first_BS: Tensor, log_columns_NS: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        problem, done, rescued = _solve(log_start_S, log_transition_SS, log_emission, lengths_B, belief_BS, index_BT)
-        ctx.solved, ctx.shape = (problem, done, rescued), log_emission.shape
+        ctx.done, ctx.shape = walk(chain, log_columns_NS, index_BT), log_columns_NS.shape
+        rows = ctx.done.rows
         # Clones: an output that its own backward holds would keep the whole pass alive for ever.
-        return done.rows.unsort(done.log_prob_TB, 1).T.clone(), done.rows.unsort(done.final_BS).clone()
+        return rows.unsort(ctx.done.log_prob_TB, 1).T.clone(), rows.unsort(ctx.done.final_BS).clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_log_prob_BT: Tensor, grad_final_BS: Tensor) -> tuple[Tensor | None, ...]:
-        problem, done, rescued = ctx.solved
-        if rescued and (ctx.needs_input_grad[4] or bool(grad_final_BS.any())):
+        done: Walk = ctx.done
+        if done.rescued and bool(grad_final_BS.any()):
             raise TrellisError("a sequence this improbable has no gradient through its beliefs: detach the state.")
         sort, unsort = done.rows.sort, done.rows.unsort
-        start_S, transition_SS, posterior_TBS, message_BS = _counts(
-            problem, done, rescued, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS)
-        )
-        belief_BS = None
-        if ctx.needs_input_grad[4]:
-            belief_BS = done.transition.pull(message_BS, 0)
-            belief_BS[done.rows.begun() :] = sort(grad_final_BS)[done.rows.begun() :]
-            belief_BS = unsort(belief_BS)
-        columns_NS = torch.zeros_like(problem.log_columns_NS)
-        columns_NS.index_add_(0, problem.index_TB.flatten(), posterior_TBS.flatten(0, 1))
-        return start_S, transition_SS, columns_NS.view(ctx.shape), None, belief_BS, None
+        found = walk_back(done, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS))
+        columns_NS = found.posterior_TBS.new_zeros(ctx.shape)
+        columns_NS.index_add_(0, done.evidence.index_TB.flatten(), found.posterior_TBS.flatten(0, 1))
+        return None, None, unsort(found.log_first_BS), columns_NS, *found.transition
 
 
-def log_probs(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
-    lengths_B: Tensor | None = None,
-    belief_BS: Tensor | None = None,
-    index_BT: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Each token's log-probability given those before it (B×T), and the belief after the last (B×S).
+def score(chain: Chain) -> tuple[Tensor, Tensor]:
+    """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from.
 
-    Differentiable in every tensor: the gradient of the summed log-probabilities by `log_transition_SS` is the
-    expected number of transitions, by `log_emission_BTS` the posterior. Once: there are no second derivatives.
+    Where a token's state is given, it is that of the token and the state. Differentiable, once, in every tensor of the
+    chain: the gradient of the summed log-probabilities by the logarithms is the expected counts.
     """
-    return _LogProbs.apply(log_start_S, log_transition_SS, log_emission_BTS, lengths_B, belief_BS, index_BT)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    if chain.labels_BT is not None and (found := _path_score(chain, chain.labels_BT)) is not None:
+        return found
+    log_columns_NS, index_BT = chain.columns()
+    log_prob_BT, final_BS = _Score.apply(chain, index_BT, chain.log_first_BS, log_columns_NS, *chain.transition.tensors)  # type: ignore[no-untyped-call]  # apply is untyped
+    return log_prob_BT, chain.carry(final_BS)
+
+
+def _path_score(chain: Chain, labels_BT: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The score of rows of which every state is given: nothing is summed, numbers are looked up; None of others.
+
+    Also None where a number is zero: a walk can tell what is impossible from what float32 cannot hold.
+    """
+    batch, time, states = chain.shape
+    lengths_B = chain.lengths()
+    inside_BT = torch.arange(time, device=labels_BT.device) < lengths_B[:, None]
+    if not bool(inside_BT.any()) or bool((inside_BT & (labels_BT < 0)).any()):
+        return None
+    state_BT = labels_BT.clamp_min(0)
+    log_step_BT = chain.transition.log_at(state_BT[:, :-1], state_BT[:, 1:])
+    if log_step_BT is None:
+        return None
+    log_first_B1 = chain.log_first_BS.gather(1, state_BT[:, :1])
+    log_prob_BT = chain.log_columns_NS[chain.index_BT, state_BT] + torch.cat([log_first_B1, log_step_BT], 1)
+    log_prob_BT = torch.where(inside_BT, log_prob_BT, 0.0)
+    if bool((log_prob_BT == -torch.inf).any()):
+        return None
+    last_B1 = (lengths_B - 1).clamp_min(0)[:, None]
+    final_BS = log_prob_BT.new_zeros(batch, states).scatter(1, state_BT.gather(1, last_B1), 1.0)
+    final_BS = final_BS * (lengths_B > 0)[:, None]
+    return log_prob_BT, chain.carry(final_BS)

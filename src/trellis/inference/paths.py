@@ -1,17 +1,19 @@
-"""The most probable state paths of a ragged batch: the best one (Viterbi), or the k best, exactly.
+"""The most probable state paths of a chain: the best one (Viterbi), or the k best, exactly.
 
 One max-plus recursion serves both: for every state it keeps the k best paths ending there; Viterbi is k = 1.
 A step looks at every pair of states, so it runs in chunks: all pairs of all rows are never held at once.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trellis.inference.blocked import Blocks
-from trellis.inference.recursion import own_columns
-from trellis.inference.transitions import Crossed, Paired, Shared
+from trellis.inference.chain import Chain, check_lengths
+from trellis.inference.transitions import Piece, Transition
 
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
 CHUNK = 1 << 21
@@ -37,82 +39,33 @@ class KBest(NamedTuple):
     states_BKT: Tensor
 
 
-def viterbi(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
-    lengths_B: Tensor | None = None,
-    belief_BS: Tensor | None = None,
-) -> Paths:
+def viterbi(chain: Chain) -> Paths:
     """The most probable state path of each row, and its joint log-probability with the tokens."""
-    best = k_best(log_start_S, log_transition_SS, log_emission_BTS, 1, lengths_B, belief_BS)
+    best = k_best(chain, 1)
     return Paths(best.log_prob_BK[:, 0], best.states_BKT[:, 0])
 
 
-def k_best(
-    log_start_S: Tensor,
-    log_transition_SS: Tensor,
-    log_emission_BTS: Tensor,
-    k: int,
-    lengths_B: Tensor | None = None,
-    belief_BS: Tensor | None = None,
-) -> KBest:
+@torch.no_grad()
+def k_best(chain: Chain, k: int) -> KBest:
     """The k most probable distinct state paths of each row, best first.
 
     Back-pointers take batch × time × states × k short integers; the scores of one step, `CHUNK` numbers.
     """
-    log_start_S, log_transition_SS = log_start_S.to(log_emission_BTS), log_transition_SS.to(log_emission_BTS)
-    batch, time, _ = log_emission_BTS.shape
-    if lengths_B is None:
-        lengths_B = torch.full((batch,), time, device=log_emission_BTS.device)
-    if belief_BS is None:
-        log_first_BS = log_start_S.expand(batch, -1)
-    else:
-        log_first_BS = (belief_BS.to(log_transition_SS) @ log_transition_SS.exp()).log()
-    log_into_SS = log_transition_SS.T.contiguous()  # the maximum runs along the last dimension, twice as fast
-    return best_paths(log_first_BS, Shared(log_into_SS.T), *own_columns(log_emission_BTS), lengths_B, k)
-
-
-@torch.no_grad()
-def blocked_viterbi(blocks: Blocks) -> Paths:
-    """The most probable path of each row of a blocked model; states count within the group of their token."""
-    best = blocked_k_best(blocks, 1)
-    return Paths(best.log_prob_BK[:, 0], best.states_BKT[:, 0])
-
-
-@torch.no_grad()
-def blocked_k_best(blocks: Blocks, k: int) -> KBest:
-    """The k best paths of each row of a blocked model; states count within the group of their token."""
-    log_transition = Paired(blocks.log_matrices(), blocks.pair_BT.T)
-    columns = blocks.log_columns_NK, blocks.index_BT
-    return best_paths(blocks.first_BK.log(), log_transition, *columns, blocks.lengths(), k)
-
-
-def best_paths(
-    log_first_BS: Tensor,
-    log_transition: Shared | Paired | Crossed,
-    log_columns_NS: Tensor,
-    index_BT: Tensor,
-    lengths_B: Tensor,
-    k: int,
-) -> KBest:
-    """Climb and walk back; `log_first_BS` is what is known of the first state before its token is seen."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
+    check_lengths(chain.lengths_B, chain.shape[1])
+    lengths_B, columns = chain.lengths(), chain.columns()
     # One path of no tokens leads to each first state; ranks beyond it are empty.
+    log_first_BS = chain.log_first_BS.to(chain.log_columns_NS)
     empty_BSK = log_first_BS.new_full((*log_first_BS.shape, k - 1), -torch.inf)
     score_BSK = torch.cat([log_first_BS[..., None], empty_BSK], -1)
-    log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, log_transition, log_columns_NS, index_BT, lengths_B)
-    states_BKT = _walk_back(end_BK, pointers_BTSK, lengths_B)
-    return KBest(log_prob_BK, states_BKT.masked_fill((log_prob_BK == -torch.inf)[..., None], -1))
+    log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, chain.transition, *columns, lengths_B)
+    places_BKT = _walk_back(end_BK, pointers_BTSK, lengths_B)
+    return KBest(log_prob_BK, chain.named(places_BKT.masked_fill((log_prob_BK == -torch.inf)[..., None], -1)))
 
 
 def _climb(
-    score_BSK: Tensor,
-    log_transition: Shared | Paired | Crossed,
-    log_columns_NS: Tensor,
-    index_BT: Tensor,
-    lengths_B: Tensor,
+    score_BSK: Tensor, transition: Transition, log_columns_NS: Tensor, index_BT: Tensor, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the recursion over all tokens: final scores, where each final path ends, and all back-pointers.
 
@@ -127,7 +80,7 @@ def _climb(
         rows = (lengths_B > t).nonzero().squeeze(-1)
         score = score_BSK[rows]
         if t > 0:
-            score, pointer = _step(score, log_transition, t, rows)
+            score, pointer = _step(score, transition, t, rows)
             pointers_BTSK[rows, t] = pointer.to(dtype)
         score = score + log_columns_NS[index_BT[rows, t], :, None]
         peak = score.amax((1, 2))
@@ -146,38 +99,44 @@ def _only_the_empty_path(score_BSK: Tensor, lengths_B: Tensor) -> Tensor:
     return torch.where((lengths_B == 0)[:, None, None], empty, score_BSK)
 
 
-def _step(
-    score_BSK: Tensor, log_transition: Shared | Paired | Crossed, step: int, rows_B: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The k best ways into each state and the pointers to where they come from, chunk by chunk."""
-    if isinstance(log_transition, Crossed):
-        return _step_across(score_BSK, log_transition, step)
-    batch, states, k = score_BSK.shape
-    width = max(states, min(k, states) * k)  # what `_best_into` holds for one row and one state
-    columns = max(1, min(states, CHUNK // width))
-    rows = max(1, CHUNK // (columns * width))
-    best, pointer = torch.empty_like(score_BSK), torch.empty_like(score_BSK, dtype=torch.int64)
-    for b in range(0, batch, rows):
-        log_into = log_transition.into(step, rows_B[b : b + rows])
-        for j in range(0, states, columns):
-            here = slice(b, b + rows), slice(j, j + columns)
-            best[here], pointer[here] = _best_into(score_BSK[b : b + rows], log_into[..., j : j + columns, :])
+def _step(score_BSK: Tensor, transition: Transition, step: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The k best ways into each state and the pointers to where they come from, piece by piece."""
+    best, pointer = torch.full_like(score_BSK, -torch.inf), torch.zeros_like(score_BSK, dtype=torch.int64)
+    for piece in transition.pieces(step, rows_B, log=True):
+        from_, to = _numbers(piece.from_, score_BSK), _numbers(piece.to, score_BSK)
+        # All states, in order: nothing else leads there, and there is nothing to compare with.
+        whole = isinstance(piece.from_, slice) and len(from_) == score_BSK.shape[1]
+        for rows, columns, more, place in _best_of(piece._replace(from_=from_), score_BSK, whole):
+            here = rows, to[columns]
+            if not whole:
+                place = from_[place // score_BSK.shape[2]] * score_BSK.shape[2] + place % score_BSK.shape[2]
+                more, choice = torch.cat([best[here], more], -1).topk(score_BSK.shape[2])
+                place = torch.cat([pointer[here], place], -1).gather(-1, choice)
+            best[here], pointer[here] = more, place
     return best, pointer
 
 
-def _step_across(score_1SK: Tensor, steps: Crossed, step: int) -> tuple[Tensor, Tensor]:
-    """The same of one row whose matrices come piece by piece: the best of all pieces so far."""
-    k = score_1SK.shape[2]
-    best_1SK, pointer_1SK = torch.full_like(score_1SK, -torch.inf), torch.zeros_like(score_1SK, dtype=torch.int64)
-    for leave_N, enter_C, log_into_CN in steps.crossings(step):
-        columns = max(1, CHUNK // max(len(leave_N), min(k, len(leave_N)) * k))
-        for here_D, log_into_DN in zip(enter_C.split(columns), log_into_CN.split(columns), strict=True):
-            more_1DK, place_1DK = _best_into(score_1SK[:, leave_N], log_into_DN)
-            from_1DK = leave_N[place_1DK // k] * k + place_1DK % k
-            best_1DK, choice_1DK = torch.cat([best_1SK[:, here_D], more_1DK], -1).topk(k)
-            best_1SK[:, here_D] = best_1DK
-            pointer_1SK[:, here_D] = torch.cat([pointer_1SK[:, here_D], from_1DK], -1).gather(-1, choice_1DK)
-    return best_1SK, pointer_1SK
+def _numbers(places: Tensor | slice, score_BSK: Tensor) -> Tensor:
+    if isinstance(places, Tensor):
+        return places
+    return torch.arange(score_BSK.shape[1], device=score_BSK.device)[places]
+
+
+def _best_of(piece: Piece, score_BSK: Tensor, whole: bool) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """The k best ways by one piece, chunk by chunk: rows, places among the states entered, scores and pointers."""
+    k, (entered, left) = score_BSK.shape[2], piece.matrix.shape[-2:]
+    width = max(left, min(k, left) * k)  # what `_best_into` holds for one row and one state
+    columns = max(1, min(entered, CHUNK // width))
+    at_once = max(1, CHUNK // (columns * width))
+    for b in range(piece.rows.start, min(piece.rows.stop, len(score_BSK)), at_once):
+        rows = slice(b, min(b + at_once, piece.rows.stop, len(score_BSK)))
+        score = score_BSK[rows] if whole else score_BSK[rows, piece.from_]
+        matrix = piece.matrix
+        if matrix.dim() == 3:
+            matrix = matrix[rows.start - piece.rows.start : rows.stop - piece.rows.start]
+        for j in range(0, entered, columns):
+            here = slice(j, j + columns)
+            yield rows, here, *_best_into(score, matrix[..., here, :].to(score))
 
 
 def _best_into(score_BSK: Tensor, log_into: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,12 +161,12 @@ def _best_into(score_BSK: Tensor, log_into: Tensor) -> tuple[Tensor, Tensor]:
 def _walk_back(end_BK: Tensor, pointers_BTSK: Tensor, lengths_B: Tensor) -> Tensor:
     """Follow the pointers from each row's last token to its first; −1 past a row's end."""
     batch, time, _, k = pointers_BTSK.shape
-    states_BKT = torch.full((batch, k, time), -1, dtype=torch.int64, device=end_BK.device)
+    places_BKT = torch.full((batch, k, time), -1, dtype=torch.int64, device=end_BK.device)
     path_BK = end_BK.clone()
     for t in reversed(range(int(lengths_B.max()) if batch else 0)):
         rows = (lengths_B > t).nonzero().squeeze(-1)
         path = path_BK[rows]
-        states_BKT[rows, :, t] = path // k
+        places_BKT[rows, :, t] = path // k
         if t > 0:
             path_BK[rows] = pointers_BTSK[rows, t].flatten(1).gather(-1, path.long()).to(torch.int64)
-    return states_BKT
+    return places_BKT

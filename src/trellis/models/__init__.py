@@ -1,9 +1,9 @@
 """How numbers become start, transition and emission distributions, and the models they make."""
 
 from trellis.models.hmm import HMM, Counts, Tables
+from trellis.models.hmm_config import HMMConfig
 from trellis.models.model import Model, ModelConfig
 from trellis.models.ngram import Bigram, Unigram
-from trellis.models.parameters import HMMConfig
 from trellis.models.registry import load_model
 
 __all__ = [

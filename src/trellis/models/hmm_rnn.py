@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trellis.models.columns import scalar_columns
 from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, check_sizes, drawn_from
 from trellis.models.recurrence import Recurrence
 from trellis.models.scorer import check_ids
+from trellis.ops.columns import scalar_columns
 
 TINY = 1e-30  # the least that a float32 is divided by here, and the least probability of a word given its best state
 SPREAD = 10.0  # AdamW moves all parameters alike, but free logits must go farther than the weights of an RNN

@@ -94,7 +94,7 @@ class KneserNey(Model):
         named = {"unigram", "end", *(f"{what}_{k}" for k in lengths for what in ("key", "kept", "left"))}
         if set(tensors) != named or len(tensors["unigram"]) != config.vocab_size:
             raise TrellisError(f"the tables in {folder} do not fit its config.json: restore both.")
-        return cls(config, tensors)
+        return cls(config, tensors).eval()
 
     def score(
         self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None

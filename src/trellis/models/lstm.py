@@ -115,7 +115,9 @@ class AWDLSTM(_Recurrent):
     def _read(self, ids_BT: Tensor) -> Tensor:
         vectors_BTR = self.words.read(ids_BT)
         if self.training:  # some words read as zero everywhere in the batch
-            kept_V = functional.dropout(torch.ones(self.config.vocab_size), self.config.word_dropout)
+            kept_V = functional.dropout(
+                torch.ones(self.config.vocab_size, device=ids_BT.device), self.config.word_dropout
+            )
             vectors_BTR = vectors_BTR * kept_V[ids_BT][..., None]
         return locked_dropout(vectors_BTR, self.config.input_dropout, self.training)
 

@@ -75,11 +75,11 @@ class Model(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | PathLike[str]) -> Self:
-        """Read what `save_pretrained` wrote; scores are the same to the bit."""
+        """Read what `save_pretrained` wrote, ready for use (`eval`); scores are the same to the bit."""
         config, tensors = storage.load(folder, cls.config_class)
         model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
         storage.restore(model, tensors, folder)
-        return model
+        return model.eval()
 
 
 def by_length(

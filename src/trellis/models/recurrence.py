@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trellis.ops.precision import full_precision
+
 
 class Recurrence(nn.Module):
     """A stack of LSTM layers of any widths, with dropout between them while learning.
@@ -47,7 +49,7 @@ class Recurrence(nn.Module):
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         into, across, *biases = (getattr(layer, name) for name in names)
         across = functional.dropout(across, self.weights, self.training)
-        with torch.autocast("cpu", enabled=False):  # what is carried from token to token keeps its precision
+        with full_precision(input_BTR.device):  # what is carried from token to token keeps its precision
             output_BTR, h, c = torch.lstm(
                 input_BTR, (h_BR[None], c_BR[None]), [into, across, *biases], True, 1, 0.0, self.training, False, True
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from os import PathLike
-from pathlib import Path
 from typing import NamedTuple, cast
 
 from trellis.errors import TrellisError
@@ -24,7 +23,6 @@ class Kind(NamedTuple):
 DEFAULT = "hmm"
 KINDS = {
     "hmm": Kind("hmm", "HMMConfig", "HMM"),
-    "blocked": Kind("blocked", "BlockedConfig", "BlockedHMM"),
     "kneser_ney": Kind("kneser_ney", "KneserNeyConfig", "KneserNey"),
     "feed_forward": Kind("feed_forward", "FeedForwardConfig", "FeedForward"),
     "lstm": Kind("lstm", "LSTMConfig", "LSTM"),
@@ -51,6 +49,7 @@ def model_class(kind: object) -> type[Model]:
     return cast(type[Model], getattr(importlib.import_module(f"trellis.models.{found.module}"), found.model))
 
 
-def load_model(folder: str | PathLike[str]) -> Model:
-    """Read a saved model of any kind; scores are the same to the bit."""
-    return model_class(storage.kind_of(Path(folder))).from_pretrained(folder)
+def load_model(name: str | PathLike[str]) -> Model:
+    """Read a model of any kind from a run's folder, a checkpoint or a saved model; scores are the same to the bit."""
+    folder = storage.model_folder(name)
+    return model_class(storage.kind_of(folder)).from_pretrained(folder)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.inference.recursion import check_lengths
+from trellis.inference.chain import check_lengths
 
 
 class Scorer(Protocol):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trellis import kernels
+from trellis.ops import usable
+from trellis.ops.log_totals import log_totals
 
 TOKENS = 1024  # at a time: with 10,000 words, 40 MB of logits
 
@@ -28,9 +29,9 @@ class TiedWords(nn.Module):
 
         Where products may be in bf16, those of the normaliser are, and the words' own logits are not.
         """
-        if kernels.usable(hidden_NR, self.vectors):
+        if usable(hidden_NR, self.vectors):
             logit_N = (hidden_NR * self.read(ids_N)).sum(1) + self.bias[ids_N]
-            return logit_N - kernels.log_totals(hidden_NR, self.vectors, self.bias, bf16=kernels.in_bf16())
+            return logit_N - log_totals(hidden_NR, self.vectors, self.bias)
         pieces = zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
         return torch.cat([-functional.cross_entropy(self.logits(part), ids, reduction="none") for part, ids in pieces])
 

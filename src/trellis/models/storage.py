@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from trellis.errors import TrellisError
 from trellis.folders import whole_folder
@@ -22,7 +23,8 @@ from trellis.settings import build
 if TYPE_CHECKING:
     from trellis.models.model import Model, ModelConfig
 
-FORMAT = 1
+FORMAT = 2  # HMMs of format 1 had other parts; a model of any other kind is the same in both
+RUN_FILE = "config.yaml"  # a run's settings, in its folder; the run's best model so far lies beside it in `best`
 OURS = "trellis_"  # begins the model_type of every kind of model here, and the kind's name ends it
 
 Config = TypeVar("Config", bound="ModelConfig")
@@ -101,12 +103,33 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def model_folder(name: str | PathLike[str]) -> Path:
+    """The folder of a saved model or a checkpoint as it is; of a run, that of its best model so far."""
+    folder = Path(name)
+    if not folder.exists():
+        raise TrellisError(f"there is no model {folder}: give the folder of a run or of a saved model.")
+    if (folder / "config.json").exists() or not folder.is_dir():
+        return folder
+    if (folder / "best").is_dir():
+        return folder / "best"
+    if (folder / RUN_FILE).exists():
+        raise TrellisError(f"{folder} is a run without a model yet: train it further, or name a checkpoint.")
+    return folder
+
+
 def kind_of(folder: Path) -> str:
-    """The kind of a saved model."""
-    model_type = str(read_json(folder / "config.json").get("model_type"))
+    """The kind of a saved model; an HMM of an older layout is refused."""
+    about = read_json(folder / "config.json")
+    model_type = str(about.get("model_type"))
     if not model_type.startswith(OURS):
         raise TrellisError(f"{folder} holds a model of another kind: Trellis reads only its own.")
-    return model_type.removeprefix(OURS)
+    kind = model_type.removeprefix(OURS)
+    if about.get("format") == 1 and kind in ("hmm", "blocked"):
+        raise TrellisError(
+            f"{folder} was saved by an older layout of Trellis: train it again, or use it with the version that wrote "
+            "it (0.1.0)."
+        )
+    return kind
 
 
 def load(folder: str | PathLike[str], config: type[Config]) -> tuple[Config, dict[str, Tensor]]:
@@ -115,7 +138,7 @@ def load(folder: str | PathLike[str], config: type[Config]) -> tuple[Config, dic
     if kind != config.kind:
         raise TrellisError(f"{folder} holds a model of another kind, {kind} and not {config.kind}: use load_model.")
     about = read_json(Path(folder) / "config.json")
-    if about.pop("format", None) != FORMAT:
+    if about.pop("format", None) not in (1, FORMAT):
         raise TrellisError(f"{folder} was written by another version of Trellis: save it again with that version.")
     known = {name: value for name, value in about.items() if name not in ("model_type", "tokenizer")}
     return build(config, known), read_tensors(Path(folder) / "model.safetensors")
@@ -143,6 +166,7 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], where: str | PathLike
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.data = tensor.data.to(tensors[name].dtype).copy_(tensors[name])
+            increment_version(tensor)  # which setting `data` does not, and what is kept of a model goes by
 
 
 def _about(tensor: Tensor) -> str:

@@ -19,16 +19,22 @@ Offsets = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of ids; `carried` says that row b goes on where row b of the batch before it stopped."""
+    """Rows of ids, with states where some are given; `carried`: row b goes on where row b of the last batch stopped."""
 
     ids: torch.Tensor  # (B, T) int64, 0 past a row's length
     lengths: torch.Tensor  # (B,) int64, each at least 1
     carried: bool
+    labels: torch.Tensor | None = None  # (B, T) int64: the state given for each token, −1 where it is unknown
 
     @property
     def tokens(self) -> int:
         """Count the tokens in all rows."""
         return int(self.lengths.sum())
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return Batch(self.ids.to(device), self.lengths.to(device), self.carried, labels)
 
 
 class _Batching(ABC):
@@ -48,13 +54,18 @@ class _Batching(ABC):
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        labels: NDArray[Any] | None = None,
     ) -> None:
         if isinstance(ids, IdFile) and documents is None:
             documents = ids.documents
         self.ids = ids.ids if isinstance(ids, IdFile) else ids
         self.ends = _check_documents(documents, len(ids))
         self.batch_size, self.length, self.shuffle, self.seed = batch_size, length, shuffle, seed
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.labels = rank, world, labels
+        if labels is not None and labels.shape != (len(ids),):
+            raise TrellisError(
+                f"There are labels of shape {labels.shape} for {len(ids)} tokens; give one state a token, -1 if unknown."
+            )
         _check_settings(len(ids), batch_size, length, seed, rank, world)
 
     @property
@@ -133,7 +144,7 @@ class Streams(_Batching):
         positions, inside = _grid(starts, lengths)
         documents = np.searchsorted(ends, positions[inside], side="right")
         positions[inside] += shifts[documents]
-        return _gather(self.ids, positions, inside, lengths, carried=step > 0)
+        return _gather(self.ids, self.labels, positions, inside, lengths, carried=step > 0)
 
 
 class Windows(_Batching):
@@ -159,7 +170,7 @@ class Windows(_Batching):
         whole = order[step * self.batch_size : (step + 1) * self.batch_size]
         starts = whole[self._share(len(whole))] * self.length
         lengths = np.minimum(len(self.ids) - starts, self.length)
-        return _gather(self.ids, *_grid(starts, lengths), lengths, carried=False)
+        return _gather(self.ids, self.labels, *_grid(starts, lengths), lengths, carried=False)
 
 
 def _grid(starts: Offsets, lengths: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
@@ -169,11 +180,26 @@ def _grid(starts: Offsets, lengths: Offsets) -> tuple[Offsets, NDArray[np.bool_]
 
 
 def _gather(
-    ids: NDArray[Any], positions: Offsets, inside: NDArray[np.bool_], lengths: Offsets, *, carried: bool
+    ids: NDArray[Any],
+    labels: NDArray[Any] | None,
+    positions: Offsets,
+    inside: NDArray[np.bool_],
+    lengths: Offsets,
+    *,
+    carried: bool,
 ) -> Batch:
     rows = np.zeros(positions.shape, dtype=np.int64)
     rows[inside] = ids[positions[inside]]
-    return Batch(torch.from_numpy(rows), torch.from_numpy(lengths), carried)
+    given = None
+    if labels is not None:
+        given = np.full(positions.shape, -1, dtype=np.int64)
+        given[inside] = labels[positions[inside]]
+    return Batch(
+        torch.from_numpy(rows),
+        torch.from_numpy(lengths),
+        carried,
+        None if given is None else torch.from_numpy(given),
+    )
 
 
 def _check_documents(documents: NDArray[Any] | None, tokens: int) -> Offsets:

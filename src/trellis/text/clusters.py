@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import disk_trouble, one_at_a_time
+from trellis.folders import disk_trouble, one_at_a_time, write_atomically
 from trellis.text.brown import BrownTree, brown
 from trellis.text.ids import IdFile
 from trellis.text.tokenizer import Tokenizer
@@ -18,13 +19,8 @@ def write_paths(path: Path, tree: BrownTree, tokenizer: Tokenizer, count_V: NDAr
     """Write every word under its cluster's path, the most frequent of a cluster first."""
     order = np.lexsort((-count_V, tree.cluster_V))
     lines = (f"{tree.paths[tree.cluster_V[id]]}\t{tokenizer.token(int(id))}\t{count_V[id]}\n" for id in order)
-    partial = path.with_name(f".{path.name}.partial")
     with disk_trouble(path):
-        try:
-            partial.write_text("".join(lines), encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_atomically(path, "".join(lines))
 
 
 def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
@@ -39,10 +35,9 @@ def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
         if (known_V := _known(path, text, clusters)) is not None:
             return known_V
         cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
-        partial = path.with_name(f".{path.name}.partial")
-        with partial.open("wb") as file:
-            np.save(file, cluster_V)
-        partial.replace(path)
+        content = io.BytesIO()
+        np.save(content, cluster_V)
+        write_atomically(path, content.getvalue())
     return cluster_V
 
 

@@ -95,14 +95,12 @@ def prepare(
     folder = cache / writer.key()
     if found := _whole(folder):  # before the lock, so that a cache without write permission serves too
         return found
-    with disk_trouble(cache, _REMEDY):
-        cache.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(folder):
-            if not _whole(folder):
-                clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
-                with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
-                    meta = writer.write(partial, bar)
-                    (partial / _META).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+    with disk_trouble(cache, _REMEDY), one_at_a_time(folder):
+        if not _whole(folder):
+            clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
+            with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
+                meta = writer.write(partial, bar)
+                (partial / _META).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
     return IdFile.open(folder)
 
 

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import inspect
 import json
-import os
 import re
 import sys
 import sysconfig
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.errors import TrellisError
-from trellis.folders import default_cache
+from trellis.folders import default_cache, write_atomically
 from trellis.progress import Progress
 
 _SKIPPED = {
@@ -63,11 +62,9 @@ def _sentences() -> tuple[tuple[str, str], ...]:
     with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or damaged: made again
         return tuple((sentence, side) for sentence, side in json.loads(path.read_text(encoding="utf-8")))
     found = _read_library()
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with contextlib.suppress(OSError):  # a cache that cannot be written costs seconds, not the corpus
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
-        partial.replace(path)
+        write_atomically(path, json.dumps(found, ensure_ascii=False))
     return found
 
 

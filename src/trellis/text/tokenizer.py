@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from trellis.errors import TrellisError
+from trellis.settings import closest
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -94,8 +94,8 @@ def write_json(path: Path, value: object) -> None:
 
 def refuse_token(token: str, known: Iterable[str]) -> NoReturn:
     """Say that a token is not in the vocabulary, and which one comes nearest."""
-    nearest = difflib.get_close_matches(token, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else "use a token that is."
+    near = closest(token, known, at_least=0.6)
+    hint = "use a token that is." if near is None else f"did you mean {near!r}?"
     raise TrellisError(f"{token!r} is not in the vocabulary; {hint}")
 
 

@@ -1,4 +1,4 @@
-"""AdamW: moments of the gradient, and steps by them in native code or, to the same effect, in PyTorch."""
+"""AdamW: moments of the gradient, and steps by them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
-from trellis import kernels
 from trellis.errors import TrellisError
-from trellis.kernels import AdamSteps
+from trellis.ops.adamw import AdamSteps, adamw_
 
 
 class AdamW:
@@ -24,25 +22,9 @@ class AdamW:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: float, scale: float = 1.0) -> None:
         """Move the parameters, at this learning rate, by gradients that count `scale` times."""
-        self.steps.forget()  # every parameter has taken it
-        self.steps.take(rate)
+        self.steps.take()
         for tensors in zip(self.parameters, gradients, self.moments, self.squares, strict=True):
-            if kernels.usable(*tensors) and tensors[0].is_contiguous():  # and then its moments are
-                kernels.adamw_(*tensors, self.steps, scale=scale)
-            else:
-                self._step_by_torch(*tensors, rate, scale)
-
-    def _step_by_torch(
-        self, parameter: Tensor, gradient: Tensor, moment: Tensor, square: Tensor, rate: float, scale: float
-    ) -> None:
-        """The same for a tensor of any type, order and place."""
-        before = torch.tensor(float(self.steps.taken - 1), device=parameter.device)  # it counts for itself
-        adamw(
-            [parameter], [(gradient * scale).contiguous()], [moment], [square], [], [before],
-            fused=parameter.is_contiguous(),  # or it would pair up wrong numbers, silently
-            foreach=False, amsgrad=False, maximize=False, beta1=self.steps.betas[0], beta2=self.steps.betas[1],
-            lr=rate, weight_decay=self.steps.decay, eps=self.steps.epsilon,
-        )  # fmt: skip
+            adamw_(*tensors, self.steps, rate, scale=scale)
 
     def tensors(self) -> dict[str, Tensor]:
         """Moments and counts by parameter, named as `torch.optim.AdamW` does."""

@@ -18,6 +18,7 @@ class World(NamedTuple):
 
     rank: int = 0
     size: int = 1
+    device: torch.device = torch.device("cpu")  # where sums are taken
 
     @property
     def chief(self) -> bool:
@@ -32,9 +33,9 @@ class World(NamedTuple):
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
         """Each number summed over all processes."""
-        total = torch.tensor(numbers, dtype=torch.float64)
+        total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         self.sum_([total])
-        return tuple(total.tolist())
+        return tuple(total.cpu().tolist())
 
     def gather_rows(self, mine: Tensor, rows: int) -> Tensor:
         """All processes' contiguous shares of `rows` rows, put together in each of them."""
@@ -48,15 +49,18 @@ class World(NamedTuple):
         return slice(self.rank * rows // self.size, (self.rank + 1) * rows // self.size)
 
 
-def world() -> World:
-    """This process's place among those that torchrun started."""
+def world(device: torch.device) -> World:
+    """This process's place among those that torchrun started; those on GPUs meet there."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     # Once for the life of the process: a group made where another was destroyed waits for ever.
+    on_gpus = device.type == "cuda"
     if not dist.is_initialized():
-        dist.init_process_group("gloo")
+        if on_gpus:
+            torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if on_gpus else "gloo")
         atexit.register(_leave)
-    return World(dist.get_rank(), dist.get_world_size())
+    return World(dist.get_rank(), dist.get_world_size(), device if on_gpus else torch.device("cpu"))
 
 
 def _leave() -> None:

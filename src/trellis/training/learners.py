@@ -15,11 +15,12 @@ from torch import Tensor
 from trellis.errors import TrellisError
 from trellis.models import HMM
 from trellis.models.model import Model
-from trellis.models.parameters import Scalar
+from trellis.ops.precision import widened
 from trellis.text import Batch
 from trellis.training.adamw import AdamW
 from trellis.training.distributed import World
 from trellis.training.memory import keep_freed_memory
+from trellis.training.objectives import OBJECTIVES
 from trellis.training.settings import TrainingSettings
 from trellis.training.sgd import SGD
 
@@ -50,22 +51,22 @@ class Learner(Protocol):
         """Take up where a checkpoint left off."""
 
 
-def products_in(precision: str) -> AbstractContextManager[object]:
-    """A context in which matrix products have this precision."""
-    return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+def products_in(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """A context in which matrix products on this device have this precision."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def check_possible(log_prob_BT: Tensor) -> None:
     """Refuse to learn from a token of probability zero, or from numbers that are not numbers."""
     if bool(torch.isfinite(log_prob_BT).all()):
         return
-    row, position = (~torch.isfinite(log_prob_BT)).nonzero()[0].tolist()
+    row, position = (~torch.isfinite(log_prob_BT)).nonzero()[0].cpu().tolist()
     what = "diverged: lower training.lr" if bool(log_prob_BT.isnan().any()) else "impossible: raise training.smoothing"
     raise TrellisError(f"the token at row {row}, position {position} of the batch is {what}.")
 
 
 class GradientLearner:
-    """AdamW, or plain SGD, on the mean negative log-likelihood of a token."""
+    """AdamW, or plain SGD, on the mean of the objective over tokens."""
 
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
@@ -81,9 +82,9 @@ class GradientLearner:
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add the gradient of the batch's total, up to the constant that `update` takes out."""
-        with products_in(self.settings.precision):
-            log_prob_BT, state = self.model.score(batch.ids, state, batch.lengths)
-            nats = -log_prob_BT.double().sum()
+        with products_in(self.settings.precision, self.model.device):
+            log_prob_BT, state = OBJECTIVES[self.settings.objective](self.model, batch, state)
+            nats = -widened(log_prob_BT).sum()
             # Divided by what the tokens of an update usually are: near its final size, it stays within its precision.
             (nats / self.usual_tokens).backward()
         check_possible(log_prob_BT)
@@ -118,9 +119,11 @@ class BaumWelchLearner:
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         if not isinstance(model, HMM):
             raise TrellisError(f"Baum–Welch is for kind hmm, not {model.config.kind}: set training.method=adamw.")
-        parts = (model.start, model.transition, model.emission)
-        if not all(isinstance(part, Scalar) for part in parts):
-            raise TrellisError("Baum–Welch sets probabilities one by one: make start, transition and emission scalar.")
+        if not model.scalar:
+            raise TrellisError(
+                "Baum–Welch sets probabilities one by one: make model.support dense, start, transition and emission "
+                "scalar."
+            )
         self.model, self.settings, self.world = model, settings, world
         self.rate = settings.step_size
         keep_freed_memory()
@@ -128,12 +131,13 @@ class BaumWelchLearner:
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add the batch's expected counts."""
-        with products_in(self.settings.precision):
-            found = self.model.expected_counts(batch.ids, state, batch.lengths)
+        labels_BT = batch.labels if self.settings.objective == "joint" else None
+        with products_in(self.settings.precision, self.model.device):
+            found = self.model.expected_counts(batch.ids, state, batch.lengths, labels_BT)
         check_possible(found.log_prob_BT)
         new = [found.start_S, found.transition_SS, found.emission_VS]
         self.counts = new if self.counts is None else [a.add_(b) for a, b in zip(self.counts, new, strict=True)]
-        return Learnt(-float(found.log_prob_BT.double().sum()), batch.tokens, found.final_BS)
+        return Learnt(-float(widened(found.log_prob_BT).sum()), batch.tokens, found.state)
 
     def update(self, tokens: float, multiplier: float) -> None:
         """Sum counts over processes, smooth, normalise, and move towards the result."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import signal
 import threading
 import time
@@ -14,9 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import FrameType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.errors import TrellisError
@@ -30,7 +31,9 @@ from trellis.progress import Progress
 from trellis.text import Batch, IdFile, Streams, Windows
 from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
+from trellis.training.device import choose_device
 from trellis.training.distributed import World, world
+from trellis.training.initialisers import INITIALISERS, Beginning
 from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner, NothingToLearn
 from trellis.training.metrics import Metrics
 from trellis.training.precision import check_precision
@@ -62,31 +65,45 @@ def train(
     *,
     resume: bool = False,
     quiet: bool = False,
+    labels: NDArray[Any] | None = None,
 ) -> Trained:
     """Train a model into `folder`; `make_model` makes a fresh one from a seed.
 
     The folder gets `metrics.jsonl`, `tensorboard/`, `checkpoint-N/` and `best/`. With `resume`, the newest checkpoint
-    there goes on and the final weights are those of a run never disturbed.
+    there goes on and the final weights are those of a run never disturbed. `labels` gives the states of the text's
+    tokens, −1 where they are unknown, to training.objective=joint.
     """
     check_precision(settings.precision)
     folder = Path(folder)
     if not resume and checkpoints.begun(folder):
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder.")
-    here, seed = world(), settings.seed
+    if (labels is None) != (settings.objective != "joint"):
+        raise TrellisError("labels and training.objective=joint belong together: give both or neither.")
+    device = choose_device(settings.device)
+    here = world(device)
 
-    def run(seed: int, folder: Path, restart_steps: int | None = None) -> Trained:
+    def run(make: Callable[[], Model], folder: Path, restart_steps: int | None = None) -> Trained:
         began = time.monotonic()
-        model = make_model(seed)
+        model = make().to(device)
         made = time.monotonic() - began  # some kinds count or cluster the text here
-        return _Run(model, tokenizer, text, valid, settings, folder, here, quiet, made, restart_steps).finish()
+        texts = _Texts(text, valid, labels)
+        return _Run(model, tokenizer, texts, settings, folder, here, quiet, made, restart_steps).finish()
 
-    if settings.restarts > 1:
+    def trial(seed: int) -> float | None:
         if valid is None:
-            raise TrellisError("random restarts are judged by validation text: set data.valid or training.restarts=1.")
-        seeds = range(settings.seed, settings.seed + settings.restarts)
-        trials = {seed: run(seed, folder / f"restart-{seed}", settings.restart_steps).perplexity for seed in seeds}
-        seed = min(seeds, key=lambda seed: trials[seed] or math.inf)
-    return run(seed, folder)
+            return None
+        return run(lambda: make_model(seed), folder / f"restart-{seed}", settings.restart_steps).perplexity
+
+    beginning = Beginning(make_model, settings.seed, settings.restarts, trial)
+    return run(lambda: INITIALISERS[settings.init](beginning), folder)
+
+
+class _Texts(NamedTuple):
+    """What a run learns from, and is measured on."""
+
+    train: IdFile
+    valid: IdFile | None
+    labels: NDArray[Any] | None
 
 
 class _Run:
@@ -96,8 +113,7 @@ class _Run:
         self,
         model: Model,
         tokenizer: Savable,
-        text: IdFile,
-        valid: IdFile | None,
+        texts: _Texts,
         settings: TrainingSettings,
         folder: Path,
         here: World,
@@ -105,12 +121,14 @@ class _Run:
         made: float,
         restart_steps: int | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.valid, self.settings = model, tokenizer, valid, settings
+        text, self.valid, labels = texts
+        model.train()
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.folder, self.world, self.quiet = folder, here, quiet or not here.chief
         batching = Streams if settings.batching == "streams" else Windows
         self.batching = batching(
             text, batch_size=settings.batch_size, length=settings.length, shuffle=settings.shuffle,
-            seed=settings.seed, rank=here.rank, world=here.size,
+            seed=settings.seed, rank=here.rank, world=here.size, labels=labels,
         )  # fmt: skip
         steps = self.batching.steps_per_epoch
         self.per_update = steps if settings.full_batch else settings.accumulate
@@ -128,7 +146,7 @@ class _Run:
 
     def _fingerprint(self, text: IdFile) -> str:
         """What must be the same for a checkpoint to go on: all but how often to look and save."""
-        told = asdict(replace(self.settings, keep=1, checkpoint_every=1))
+        told = asdict(replace(self.settings, keep=1, checkpoint_every=1, device="auto"))
         valid = self.valid.meta.content_hash if self.valid else None
         about = [told, [self.model.config.kind, asdict(self.model.config)], asdict(text.meta), valid, self.updates]
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
@@ -155,7 +173,7 @@ class _Run:
         storage.restore(self.model, tensors, found[-1])
         self.learner.restore(learner)
         self.schedule.restore(self.place.schedule)
-        self.state = None if state is None else state[self.world.share(len(state))]
+        self.state = None if state is None else state[self.world.share(len(state))].to(self.model.device)
 
     def _learn(self) -> None:
         batches = self.batching.batches(self.place.step)
@@ -202,7 +220,7 @@ class _Run:
                 continue
             state = carry(self.state, batch.carried, len(batch.ids))
             with _chance(self.settings.seed, number):
-                learnt = self.learner.learn(batch, state)
+                learnt = self.learner.learn(batch.to(self.model.device), state)
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
             bar.advance(learnt.tokens * self.world.size, status=f"perplexity {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from trellis.folders import write_atomically
+
 
 class Metrics:
     """Appends to `metrics.jsonl`; on resuming, first forgets what came after the checkpoint."""
@@ -21,9 +23,7 @@ class Metrics:
         if not self.path.exists():
             return
         kept = [line for line in self.path.read_text(encoding="utf-8").splitlines() if _update_of(line) <= update]
-        partial = self.path.with_name(".metrics.partial")
-        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        partial.replace(self.path)
+        write_atomically(self.path, "".join(f"{line}\n" for line in kept))
 
     def write(self, update: int, **numbers: float) -> None:
         """Note these numbers at this update."""

@@ -1,10 +1,12 @@
-"""Whether this processor can do what was asked of it, tried where a crash does no harm."""
+"""Whether a device can do what was asked of it; of this processor, tried where a crash does no harm."""
 
 from __future__ import annotations
 
 import functools
 import subprocess
 import sys
+
+import torch
 
 from trellis.errors import TrellisError
 
@@ -17,9 +19,13 @@ def bf16_works() -> bool:
     return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode == 0
 
 
-def check_precision(precision: str) -> None:
-    """Refuse a precision whose products would kill this process."""
-    if precision == "bf16" and not bf16_works():
+def check_precision(precision: str, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008  # immutable
+    """Refuse a precision that this device does not have, or whose products would kill this process."""
+    if precision != "bf16":
+        return
+    if not torch.amp.is_autocast_available(device.type):
+        raise TrellisError(f"there are no bf16 products on {device}: set training.precision=float32.")
+    if device.type == "cpu" and not bf16_works():
         raise TrellisError(
             "bf16 products crash on this processor: set training.precision=float32, or the environment variable "
             "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16."

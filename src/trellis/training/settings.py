@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trellis.errors import TrellisError
+from trellis.settings import nearest
+from trellis.training.initialisers import INITIALISERS
+from trellis.training.objectives import OBJECTIVES
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,16 @@ class TrainingSettings:
     step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ; scheduled like the rate unless full-batch
     smoothing: float = 1e-3  # Baum–Welch: added to every count, so that no probability locks at zero
 
-    restarts: int = 1  # seeds to try; the run starts from the best one on validation
-    restart_steps: int = 100  # updates each of them gets before the choice, at most those of the run
+    objective: str = "marginal"  # likelihood of the tokens, or of tokens and given states (data.labels): joint
+    init: str = "random"  # the first parameters: random, or restarts (the best of several seeds on validation text)
+    restarts: int = 5  # init=restarts: seeds to try
+    restart_steps: int = 100  # init=restarts: updates each of them gets before the choice, at most those of the run
 
     validations: float = 4.0  # validations an epoch
     checkpoint_every: int = 200  # updates between checkpoints
     keep: int = 2  # newest checkpoints kept
     precision: Literal["float32", "bf16"] = "float32"  # of the matrix products
+    device: str = "auto"  # where to compute: cpu, cuda, mps; auto takes a GPU if there is one
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -70,6 +76,10 @@ class TrainingSettings:
                 raise TrellisError(f"training.{name} cannot be negative, as {getattr(self, name)} is.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise TrellisError(f"training.betas must be two numbers from 0 up to 1, not {list(self.betas)}.")
+        for name, known in (("objective", OBJECTIVES), ("init", INITIALISERS)):
+            if getattr(self, name) not in known:
+                chosen = getattr(self, name)
+                raise TrellisError(f"'training.{name}' cannot be {chosen!r}: {nearest(str(chosen), known)}")
         if not 0 <= self.seed < 2**63 - self.restarts:
             raise TrellisError(f"training.seed must be a whole number from 0 to 2^63, not {self.seed}.")
         if self.full_batch and self.method != "baum_welch":

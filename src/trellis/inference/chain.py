@@ -1,0 +1,168 @@
+"""A batch of texts as a hidden Markov chain: all that the exact questions take.
+
+A chain knows the belief about each row's first state, how beliefs move from token to token, and how well each state
+explains each token. It does not know what parameters these came from, nor what a model carries from text to text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trellis.errors import TrellisError
+from trellis.inference.transitions import Dense, Transition
+from trellis.ops.precision import widened
+
+
+def check_lengths(lengths_B: Tensor | None, time: int) -> None:
+    """Refuse a row that would go on past its last token, or end before its first."""
+    if lengths_B is None or not len(lengths_B):
+        return
+    if int(lengths_B.max()) > time:
+        raise TrellisError(
+            f"a length of {int(lengths_B.max())} is more than the {time} tokens of a row: mend lengths_B."
+        )
+    if int(lengths_B.min()) < 0:
+        raise TrellisError(f"a length of {int(lengths_B.min())} is no length: mend lengths_B.")
+
+
+def _itself(final_BS: Tensor) -> Tensor:
+    return final_BS
+
+
+class Chain(NamedTuple):
+    """B rows of up to T tokens, each of which may have any of S states.
+
+    log_first_BS    log p(first state) before its token is seen; it need not sum to one, as states of another block
+                    may have the rest
+    transition      how a belief moves from each token to the next
+    log_columns_NS  log p(word | state) of each distinct word; zeros for a missing one
+    index_BT        the column that each token takes (padding: any)
+    lengths_B       how many tokens each row has; None if all are full
+    lists_GS        the states that tokens may have, in lists; None: every token may have every state, in order
+    list_BT         the list of each token
+    labels_BT       which of a token's S states is given; −1 where none is; None if no token's is
+    carry           from the belief after each row's last token, zeros for a row without tokens, to the state that the
+                    model carries on
+    log_first       log p(first state) of one row in float64, where float32 may not hold it; None: `log_first_BS` does
+    """
+
+    log_first_BS: Tensor
+    transition: Transition
+    log_columns_NS: Tensor
+    index_BT: Tensor
+    lengths_B: Tensor | None = None
+    lists_GS: Tensor | None = None
+    list_BT: Tensor | None = None
+    labels_BT: Tensor | None = None
+    carry: Callable[[Tensor], Tensor] = _itself
+    log_first: Callable[[int], Tensor] | None = None
+
+    @classmethod
+    def dense(
+        cls,
+        log_start_S: Tensor,
+        log_transition_SS: Tensor,
+        log_emission_BTS: Tensor,
+        lengths_B: Tensor | None = None,
+        belief_BS: Tensor | None = None,
+        index_BT: Tensor | None = None,
+    ) -> Chain:
+        """The chain of tables: log-probabilities of start, transition [from, to] and every token in every state.
+
+        With `belief_BS`, rows carry on from these beliefs; with `index_BT`, the emissions are a table of distinct
+        columns N×S, of which each token takes the one that it names.
+        """
+        if index_BT is None:
+            batch, time, states = log_emission_BTS.shape
+            index_BT = torch.arange(batch * time, device=log_emission_BTS.device).view(batch, time)
+            log_emission_BTS = log_emission_BTS.reshape(batch * time, states)
+        transition, first = Dense(log_transition_SS), None
+        if belief_BS is None:
+            before_BS, log_first_BS = log_start_S.exp(), log_start_S.expand(len(index_BT), -1)
+        else:
+            before_BS, log_first_BS = belief_BS, log_belief(transition.push(belief_BS, 0), belief_BS)
+
+            def first(row: int) -> Tensor:
+                return transition.log_push(widened(belief_BS[row]).log())
+
+        carry = empty_rows_keep(before_BS, lengths_B, index_BT.shape[1])
+        return cls(log_first_BS, transition, log_emission_BTS, index_BT, lengths_B, carry=carry, log_first=first)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """B, T and S."""
+        batch, time = self.index_BT.shape
+        return batch, time, self.log_first_BS.shape[1]
+
+    def lengths(self) -> Tensor:
+        """How many tokens each row has, also if all are full."""
+        batch, time, _ = self.shape
+        full_B = torch.full((batch,), time, device=self.index_BT.device)
+        return full_B if self.lengths_B is None else self.lengths_B
+
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """The distinct columns and the one that each token takes; a token of given state has that state alone."""
+        if self.labels_BT is None:
+            return self.log_columns_NS, self.index_BT
+        _, _, states = self.shape
+        given_BT = self.labels_BT >= 0
+        code_L, place = (self.index_BT * states + self.labels_BT)[given_BT].unique(return_inverse=True)
+        word_L, state_L = code_L // max(1, states), code_L % max(1, states)
+        log_given_L = self.log_columns_NS[word_L, state_L]
+        never_LS = log_given_L.new_full((len(code_L), states), -torch.inf)
+        clamped_LS = never_LS.scatter(1, state_L[:, None], log_given_L[:, None])
+        index_BT = self.index_BT.masked_scatter(given_BT, place + len(self.log_columns_NS))
+        return torch.cat([self.log_columns_NS, clamped_LS]), index_BT
+
+    def states(self) -> Tensor:
+        """The states that each token may have, B×T×S."""
+        batch, time, states = self.shape
+        if self.lists_GS is None or self.list_BT is None:
+            return torch.arange(states, device=self.index_BT.device).expand(batch, time, -1)
+        return self.lists_GS[self.list_BT]
+
+    def named(self, places_BNT: Tensor) -> Tensor:
+        """States by their numbers in the model, from paths of places among each token's states; −1 stays."""
+        if self.lists_GS is None:
+            return places_BNT
+        places = places_BNT.clamp_min(0).transpose(1, 2)
+        return self.states().gather(2, places).transpose(1, 2).where(places_BNT >= 0, -1)
+
+
+class _LogBelief(torch.autograd.Function):
+    """The logarithm of a belief; a state of belief zero has no gradient, instead of an infinite one."""
+
+    @staticmethod
+    def forward(ctx: Any, belief_BS: Tensor, watched: bool) -> Tensor:
+        ctx.save_for_backward(belief_BS)
+        ctx.watched = watched
+        return belief_BS.log()
+
+    @staticmethod
+    def backward(ctx: Any, grad_BS: Tensor) -> tuple[Tensor, None]:
+        (belief_BS,) = ctx.saved_tensors
+        there_BS = belief_BS >= torch.finfo(belief_BS.dtype).tiny
+        if ctx.watched and bool((~there_BS & (grad_BS != 0)).any()):
+            raise TrellisError("a sequence this improbable has no gradient through its beliefs: detach the state.")
+        return torch.where(there_BS, grad_BS / belief_BS, 0.0), None
+
+
+def log_belief(belief_BS: Tensor, carried: Tensor) -> Tensor:
+    """log p(first state), where the belief was carried on from `carried`."""
+    log_BS: Tensor = _LogBelief.apply(belief_BS, carried.requires_grad)  # type: ignore[no-untyped-call]  # apply is untyped
+    return log_BS
+
+
+def empty_rows_keep(before_BS: Tensor, lengths_B: Tensor | None, time: int) -> Callable[[Tensor], Tensor]:
+    """How to carry a belief on as it is, where a row without tokens ends with what it began with."""
+
+    def carry(final_BS: Tensor) -> Tensor:
+        if time == 0:
+            return before_BS.expand_as(final_BS)
+        return final_BS if lengths_B is None else torch.where((lengths_B > 0)[:, None], final_BS, before_BS)
+
+    return carry

@@ -1,0 +1,117 @@
+"""The shape of an HMM: its support, its encoder, and how start, transition and emission are parameterised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trellis.errors import TrellisError
+from trellis.models.emissions import EMISSIONS
+from trellis.models.encoders import ENCODERS
+from trellis.models.model import ModelConfig
+from trellis.models.starts import STARTS
+from trellis.models.transitions import TRANSITIONS
+from trellis.settings import nearest
+
+LARGEST = 2**17  # states of a dense HMM: their transition alone takes 64 GB
+
+
+@dataclass(frozen=True)
+class HMMConfig(ModelConfig):
+    """An HMM is a support × an encoder × parameterisations."""
+
+    kind: ClassVar[str] = "hmm"
+    states: int = 512  # hidden states
+    support: str = "dense"  # which states emit a word: dense (all), brown, words, uniform, or a file of clusters
+    blocks: int = 128  # brown, uniform, file: a word is emitted by states / blocks of the states
+    unclustered: str | None = None  # a word whose cluster takes the words that a file of clusters misses; None refuses
+    start: str = "scalar"  # logits of the first state: scalar (free), or low_rank (products of vectors)
+    transition: str = "scalar"  # of the next: scalar, low_rank; hierarchical, hierarchical_scalar: block, then state
+    emission: str = "scalar"  # of words: scalar or low_rank
+    encoder: str = "table"  # the states' vectors: table (free), residual (networks), factored (half a block's)
+    width: int = 128  # of the vectors
+    shared: bool = False  # table: one vector a state to leave, enter and emit (Lee's merged H), or three
+    bias: bool = False  # low-rank emission: a bias a word
+    dropout: float = 0.0  # share of every block's states left out of a training batch
+    init_scale: float | None = None  # spread of fresh vectors; by default width^-1/4 of tables, width^-1/2 of networks
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_names()
+        self._check_sizes()
+        if self.support != "dense":
+            self._check_blocks()
+        elif self.transition.startswith("hierarchical"):
+            raise TrellisError(f"model.transition={self.transition} needs blocks: set model.support=brown.")
+        if not 0 <= self.dropout < 1:
+            raise TrellisError(f"model.dropout must be at least 0 and below 1, not {self.dropout}.")
+        if self.support != "words":
+            self.kept(self.states // self.blocks if self.support != "dense" else self.states)
+        if self.unclustered is not None and self.support in ("dense", "brown", "words", "uniform"):
+            raise TrellisError("model.unclustered is for a support of a file: leave it out, or name the file.")
+
+    def _check_names(self) -> None:
+        choices: dict[str, Collection[str]] = {
+            "start": STARTS,
+            "transition": TRANSITIONS,
+            "emission": EMISSIONS,
+            "encoder": ENCODERS,
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                found = getattr(self, name)
+                raise TrellisError(f"'model.{name}' cannot be {found!r}: {nearest(str(found), known)}")
+
+    def _check_sizes(self) -> None:
+        if self.states < 1:
+            raise TrellisError(f"an HMM needs at least one state, not {self.states}: set model.states.")
+        if self.support == "dense" and self.states > LARGEST:
+            raise TrellisError(f"{self.states} states are more than a dense HMM can hold: ask for {LARGEST} at most.")
+        if not self.roles():
+            return
+        if self.encoder == "table" and not 1 <= self.width <= self.states:
+            raise TrellisError(
+                f"model.width is {self.width}, but must lie between 1 and the number of states, {self.states}."
+            )
+        if self.width < 2 and self.encoder != "table":
+            raise TrellisError(f"model.width must be at least 2, not {self.width}.")
+
+    def _check_blocks(self) -> None:
+        if self.blocks < 1:
+            raise TrellisError(f"model.blocks must be at least 1, not {self.blocks}.")
+        if self.support == "uniform" and (self.transition.startswith("hierarchical") or self.encoder == "factored"):
+            raise TrellisError("uniform subsets are no blocks: set a flat model.transition, and no factored encoder.")
+        if self.support == "words":
+            return
+        if self.states % self.blocks:
+            raise TrellisError(
+                f"{self.states:,} states cannot be cut into {self.blocks:,} equal blocks: make model.states a multiple "
+                f"of model.blocks, such as {max(1, round(self.states / self.blocks)) * self.blocks:,}."
+            )
+        if self.blocks > self.vocab_size:
+            raise TrellisError(
+                f"{self.blocks:,} blocks are more than the vocabulary's {self.vocab_size:,} types: lower model.blocks."
+            )
+
+    def kept(self, size: int) -> int:
+        """How many of a block's states a training batch keeps; none is refused."""
+        kept = size - round(self.dropout * size)
+        if kept < 1:
+            raise TrellisError(
+                f"a dropout of {self.dropout} would leave no state of the {size} in a block: lower model.dropout, or "
+                "give a block more states."
+            )
+        return kept
+
+    def roles(self) -> set[str]:
+        """What the states' vectors are needed for: leaving, entering, emitting, starting."""
+        parts = (STARTS[self.start], TRANSITIONS[self.transition], EMISSIONS[self.emission])
+        return {role for part in parts for role in part.roles}
+
+    @property
+    def scale(self) -> float:
+        """The spread of fresh vectors: products of two tables' begin with unit variance."""
+        if self.init_scale is not None:
+            return self.init_scale
+        return float(self.width ** (-0.25 if self.encoder == "table" else -0.5))

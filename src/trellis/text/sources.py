@@ -1,0 +1,153 @@
+"""Corpora and tokenizers by the names people give them, and what a run's settings say of its texts."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trellis.errors import TrellisError
+from trellis.folders import default_cache, disk_trouble, one_at_a_time, whole_folder
+from trellis.progress import Progress
+from trellis.text.corpora import NAMES, Corpus, check_split, open_corpus
+from trellis.text.ids import IdFile, prepare
+from trellis.text.subwords import SubwordTokenizer
+from trellis.text.tokenizer import Tokenizer, load_tokenizer
+from trellis.text.vocabulary import WordTokenizer
+
+BPE_SIZE = 8192
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What text to learn from, and how it becomes tokens."""
+
+    corpus: str | list[str] = "pydocs"  # a corpus by name, a file, several files, or - for standard input
+    valid: str | list[str] | None = None  # validation text; by default a named corpus's own, and none for files
+    test: str | list[str] | None = None  # test text, by the same rule
+    data_dir: str | None = None  # where named corpora lie; by default the environment's TRELLIS_DATA
+    tokenizer: str = "words"  # words (between spaces), bpe (learnt bytes), or a tokenizer's folder
+    vocab_size: int | None = None  # types to learn; by default all words, or 8,192 pieces for bpe
+    min_count: int = 1  # words: rarer ones are <unk>
+    max_tokens: int | None = None  # stop after the document that reaches so many; by default take all
+
+    def __post_init__(self) -> None:
+        if not self.corpus:
+            raise TrellisError("data.corpus names no text: give a corpus or a file.")
+        for name in ("vocab_size", "min_count", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TrellisError(f"data.{name} must be at least 1, not {value}.")
+        if self.vocab_size is not None and self.tokenizer not in ("words", "bpe"):
+            raise TrellisError(
+                f"data.vocab_size is for tokenizers learnt from the text: leave it out with {self.tokenizer}."
+            )
+        if self.min_count > 1 and self.tokenizer != "words":
+            raise TrellisError("data.min_count is for words: leave it out with another tokenizer.")
+
+
+def open_sources(sources: Sequence[str], split: str, data_dir: str | None = None) -> Corpus:
+    """A named corpus's split, or files."""
+    return open_corpus(sources[0] if len(sources) == 1 else sources, split, data_dir)
+
+
+def open_split(data: DataSettings, split: str, data_dir: str | None = None) -> Corpus | None:
+    """The text of a split: as set, or a named corpus's own; None if there is none."""
+    split = check_split(split)
+    source = {"train": data.corpus, "valid": data.valid, "test": data.test}[split]
+    if source is None and data.corpus in NAMES:
+        source = data.corpus
+    return None if source is None else open_corpus(source, split, data_dir or data.data_dir)
+
+
+class Texts(NamedTuple):
+    """What a run learns from."""
+
+    tokenizer: Tokenizer
+    train: IdFile
+    valid: IdFile | None
+
+
+def prepare_texts(data: DataSettings, quiet: bool = False) -> Texts:
+    """Open every text before any work starts, then find or learn the tokenizer, then tokenise."""
+    corpus, valid = open_split(data, "train"), open_split(data, "valid")
+    assert corpus is not None
+    tokenizer = find_tokenizer(corpus, data, quiet)
+    ids = prepare(corpus, tokenizer, max_tokens=data.max_tokens, quiet=quiet)
+    return Texts(tokenizer, ids, None if valid is None else prepare(valid, tokenizer, quiet=quiet))
+
+
+def evaluation_ids(
+    tokenizer: Tokenizer,
+    sources: Sequence[str] | DataSettings,
+    split: str,
+    data_dir: str | None = None,
+    quiet: bool = False,
+) -> IdFile:
+    """Text as a model's own tokens: a corpus, files, a folder of `trellis prepare`, or what a run's settings name."""
+    if isinstance(sources, DataSettings):
+        corpus = open_split(sources, split, data_dir)
+        if corpus is None:
+            raise TrellisError(f"the run was given no {split} text: name a corpus or files.")
+    elif len(sources) == 1 and (Path(sources[0]) / "meta.json").exists():
+        ids = IdFile.open(sources[0])
+        if ids.meta.fingerprint != tokenizer.fingerprint():
+            raise TrellisError(f"{sources[0]} was prepared with another tokenizer than the model's: give the text.")
+        return ids
+    else:
+        corpus = open_sources(sources, split, data_dir)
+    return prepare(corpus, tokenizer, quiet=quiet)
+
+
+def find_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> Tokenizer:
+    """A tokenizer's folder as given or in the data folder; or one learnt from the corpus, once, and kept."""
+    if data.tokenizer in ("words", "bpe"):
+        return _learnt_before(corpus, data, quiet)
+    places = [Path(data.tokenizer) / "best", Path(data.tokenizer)]
+    if folder := data.data_dir or os.environ.get("TRELLIS_DATA"):
+        places.append(Path(folder) / data.tokenizer)
+    for place in places:
+        if place.is_dir():
+            return load_tokenizer(place)
+    looked = " and ".join(map(str, places))
+    raise TrellisError(f"'{data.tokenizer}' is neither words, bpe nor a tokenizer's folder: looked at {looked}.")
+
+
+def _learnt_before(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer:
+    """Processes that want the same one wait for the first to learn it."""
+    told = [corpus.content_hash(), data.tokenizer, data.vocab_size, data.min_count, data.max_tokens]
+    key = hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+    folder = default_cache() / f"tokenizer-{key}"
+    with disk_trouble(folder), one_at_a_time(folder):
+        if not folder.exists():
+            tokenizer = _learn(corpus, data, quiet)
+            with whole_folder(folder) as temporary:
+                tokenizer.save(temporary)
+    return load_tokenizer(folder)
+
+
+def _learn(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer:
+    with Progress(f"learning {data.tokenizer} of {corpus.name}", corpus.size, unit=corpus.unit, quiet=quiet) as bar:
+        documents = _first(corpus.read(bar.advance), data.max_tokens)
+        if data.tokenizer == "bpe":
+            return SubwordTokenizer.train_bpe(documents, data.vocab_size or BPE_SIZE)
+        return WordTokenizer.train(documents, data.vocab_size, data.min_count)
+
+
+def _first(documents: Iterator[str], words: int | None) -> Iterator[str]:
+    """Documents up to the one that reaches so many words, counting its end, as `prepare` counts tokens."""
+    if words is None:
+        return documents
+    seen = 0
+
+    def wanted(document: str) -> bool:
+        nonlocal seen
+        before, seen = seen, seen + len(document.split()) + 1
+        return before < words
+
+    return itertools.takewhile(wanted, documents)

@@ -1,0 +1,38 @@
+"""Where a run begins: a function that makes the first model, entered in `INITIALISERS` by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trellis.errors import TrellisError
+from trellis.models.model import Model
+
+
+class Beginning(NamedTuple):
+    """What an initialiser may use."""
+
+    make: Callable[[int], Model]  # a fresh model, its parameters drawn from a seed
+    seed: int  # of the run
+    restarts: int  # training.restarts
+    trial: Callable[[int], float | None]  # validation perplexity after a short run from a seed; None: no such text
+
+
+Initialiser = Callable[[Beginning], Model]
+
+
+def random(beginning: Beginning) -> Model:
+    """Parameters drawn from the run's seed."""
+    return beginning.make(beginning.seed)
+
+
+def restarts(beginning: Beginning) -> Model:
+    """The best of several seeds on validation text after a short run each."""
+    seeds = range(beginning.seed, beginning.seed + beginning.restarts)
+    found = {seed: beginning.trial(seed) for seed in seeds}
+    if None in found.values():
+        raise TrellisError("random restarts are judged by validation text: set data.valid or training.init=random.")
+    return beginning.make(min(seeds, key=lambda seed: found[seed] or float("inf")))
+
+
+INITIALISERS: dict[str, Initialiser] = {"random": random, "restarts": restarts}

@@ -1,0 +1,44 @@
+"""`trellis decode` says what the library says."""
+
+import pytest
+import torch
+
+from .commands import done, records, rows, type_in
+
+
+def test_the_best_path(capsys, run, place, model, tokenizer):
+    found = records(done(capsys, "decode", run, place / "test.txt", "--json"))
+    for line in found:
+        best = model.viterbi(torch.tensor([[*tokenizer.encode(line["text"]), tokenizer.eos_id]]))
+        assert line["paths"][0]["states"] == best.states_BT[0].tolist()
+        assert line["paths"][0]["log_prob"] == pytest.approx(float(best.log_prob_B), rel=1e-5)
+    shown = rows(done(capsys, "decode", run, place / "test.txt"))
+    states = found[0]["paths"][0]["states"]
+    words = ["the", "cat", "likes", "seeds", "<eos>"]
+    assert shown[0][2] == " ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True))
+
+
+def test_several_paths_with_entropy(capsys, run, place, model, tokenizer):
+    shown = rows(done(capsys, "decode", run, place / "test.txt", "--k", 3, "--entropy"))
+    first = [line for line in shown if line[0] == "1"]
+    assert len(first) == 3
+    assert [float(line[1]) for line in first] == sorted((float(line[1]) for line in first), reverse=True)
+    ids = torch.tensor([[*tokenizer.encode("the cat likes seeds"), tokenizer.eos_id]])
+    assert float(first[0][2]) == pytest.approx(float(model.entropy(ids)), abs=1e-3)
+
+
+def test_posteriors_and_samples(capsys, run, place, model, tokenizer):
+    found = records(done(capsys, "decode", run, place / "test.txt", "--posterior", "--json"))
+    ids = torch.tensor([[*tokenizer.encode("the cat likes seeds"), tokenizer.eos_id]])
+    probability_T, state_T = model.smooth(ids).posterior_BTS[0].max(-1)
+    assert found[0]["posterior"][0]["states"] == state_T.tolist()
+    assert found[0]["posterior"][0]["probabilities"] == pytest.approx(probability_T.tolist(), abs=1e-5)
+    assert ":" in rows(done(capsys, "decode", run, place / "test.txt", "--posterior"))[0][1]
+    drawn = [done(capsys, "decode", run, place / "test.txt", "--samples", 2, "--seed", 5) for _ in "ab"]
+    assert drawn[0] == drawn[1]
+    assert [line[:2] for line in rows(drawn[0])[:3]] == [["1", "1"], ["1", "2"], ["2", "1"]]
+
+
+def test_decoding_nothing(capsys, monkeypatch, run):
+    type_in(monkeypatch, "\nthe\n")
+    assert [len(line["tokens"]) for line in records(done(capsys, "decode", run, "--no-eos", "--json"))] == [0, 1]

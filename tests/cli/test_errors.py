@@ -1,0 +1,345 @@
+"""What users get wrong, and disks: one sentence on standard error, exit code 2, nothing lost."""
+
+import errno
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from trellis import HMM, HMMConfig
+from trellis.cli import main
+from trellis.text import WordTokenizer
+from trellis.training import precision
+
+WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c"])
+TINY = ["model.states=4", "training.batch_size=4", "training.length=8", "training.epochs=1"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty working folder with a text, a cache of its own, and nobody else's data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRELLIS_DATA", raising=False)
+    (tmp_path / "text.txt").write_text("a b c a b\nb c a\n" * 20)
+    return tmp_path
+
+
+@pytest.fixture
+def model(place):
+    HMM(HMMConfig(WORDS.vocab_size, states=3), seed=0).save_pretrained("model", WORDS)
+    return place / "model"
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that must be refused: the sentence it says."""
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert code == 2, (code, out, err)
+        assert "Traceback" not in err
+        said = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert len(said) == 1, err
+        assert err.splitlines()[-1] == said[0]
+        assert said[0].endswith((".", "?")), said[0]
+        return said[0]
+
+    return run
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "FILE"],
+        ["train", *TINY, "data.corpus=FILE"],
+        ["train", *TINY, "data.corpus=text.txt", "data.valid=FILE"],
+        ["evaluate", "model", "FILE"],
+        ["score", "model", "FILE"],
+        ["decode", "model", "FILE"],
+        ["inspect", "model", "--corpus", "FILE"],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:60],
+)
+def test_missing_empty_and_foreign_files(refused, model, place, arguments):
+    (place / "empty.txt").touch()
+    (place / "latin.txt").write_bytes(b"a b\ncaf\xe9\n")
+    for name, said in (
+        ("gone.txt", "no file gone.txt"),
+        ("empty.txt", "is empty"),
+        ("latin.txt", "not UTF-8 at line 2"),
+    ):
+        assert said in refused(*(argument.replace("FILE", name) for argument in arguments))
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(("typed", "said"), [(b"", "standard input is empty"), (b"a\n\xff b\n", "not UTF-8 at line 2")])
+def test_standard_input(refused, model, monkeypatch, typed, said):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+    assert said in refused("score", model)
+
+
+def test_a_corpus_nobody_knows(refused, model):
+    assert "did you mean 'ptb'?" in refused("evaluate", model, "ptbb")
+    assert "TRELLIS_DATA" in refused("train", "data.corpus=ptb", *TINY)
+    assert "no split 'dev'" in refused("evaluate", model, "pydocs", "--split", "dev")
+
+
+@pytest.mark.parametrize("text", ["a a a\n", "   \n"])
+def test_a_vocabulary_of_one_word(refused, place, text):
+    (place / "one.txt").write_text(text)
+    assert "fewer than two words" in refused("train", "data.corpus=one.txt", *TINY)
+    assert "fewer than two words" in refused("prepare", "one.txt")
+
+
+def test_a_tokenizer_that_is_not_there(refused):
+    assert "nor a tokenizer's folder" in refused("prepare", "text.txt", "--tokenizer", "wrods")
+
+
+def test_ids_outside_the_vocabulary(refused, model, capsys):
+    assert main(["prepare", "text.txt", "--tokenizer", str(model), "--json"]) == 0
+    folder = json.loads(capsys.readouterr().out)["folder"]
+    ids = np.fromfile(f"{folder}/ids.bin", dtype="<u2")
+    ids[7] = 99
+    ids.tofile(f"{folder}/ids.bin")
+    for arguments in (["evaluate", model, folder], ["inspect", model, "--corpus", folder]):
+        assert "token id 99 is outside the model's vocabulary of 5" in refused(*arguments)
+
+
+def test_ids_of_another_tokenizer(refused, model, capsys):
+    assert main(["prepare", "text.txt", "--vocab-size", "4", "--json"]) == 0
+    folder = json.loads(capsys.readouterr().out)["folder"]
+    assert "prepared with another tokenizer" in refused("evaluate", model, folder)
+
+
+# models
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score", "decode", "sample", "inspect"])
+def test_no_model_there(refused, place, command):
+    (place / "empty").mkdir()
+    extra = ["text.txt"] if command in ("evaluate", "score", "decode") else []
+    assert "there is no model nowhere" in refused(command, "nowhere", *extra)
+    assert "config.json" in refused(command, "empty", *extra)
+    assert "config.json" in refused(command, "text.txt", *extra)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_models_cut_short_or_incomplete(refused, model, name):
+    whole = (model / name).read_bytes()
+    (model / name).write_bytes(whole[: len(whole) // 2])
+    refused("sample", model)
+    (model / name).unlink()
+    assert str(name) in refused("sample", model)
+
+
+def test_models_of_another_vocabulary_kind_or_version(refused, model):
+    about = json.loads((model / "config.json").read_text())
+    for change, said in (
+        ({"vocab_size": 9}, "do not fit this model"),
+        ({"format": 99}, "another version"),
+        ({"model_type": "llama"}, "model of another kind"),
+        ({"states": 0}, "at least one state"),
+    ):
+        (model / "config.json").write_text(json.dumps({**about, **change}))
+        assert said in refused("sample", model)
+
+
+def test_a_model_with_somebody_elses_tokenizer(refused, model):
+    WordTokenizer(["<unk>", "<eos>", "x", "y", "z"]).save(model)
+    assert "not the one its model was trained with" in refused("sample", model)
+
+
+def test_a_model_outside_a_run_needs_a_text(refused, model):
+    assert "name a corpus or files" in refused("evaluate", model)
+
+
+def test_a_prompt_without_probability(refused, place):
+    hmm = HMM(HMMConfig(WORDS.vocab_size, states=1))
+    hmm.set_tables(torch.ones(1), torch.ones(1, 1), torch.tensor([[0.0, 0.5, 0.5, 0.0, 0.0]]))
+    hmm.save_pretrained("narrow", WORDS)
+    assert "gives the prompt no probability" in refused("sample", "narrow", "--prompt", "a b")
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["training.lrr=1"], "unknown setting 'training.lrr': did you mean 'training.lr'?"),
+        (["model.states=0"], "at least one state"),
+        (["model.states=4", "model.emission=low_rank", "model.rank=5"], "model.rank is 5"),
+        (["training.lr"], "neither a config file nor an override"),
+        (["=1"], "is not an override"),
+        (["a.yaml", "b.yaml"], "cannot both be the config"),
+        (["gone.yaml"], "no config file gone.yaml"),
+        (["broken.yaml"], "broken.yaml, line 2 is not sound YAML"),
+        (["model.transition=low_rank", "model.rank=2", "training.method=baum_welch", *TINY], "Baum–Welch"),
+        (["training.restarts=2", *TINY], "restarts"),
+        (["--threads", "0"], "--threads"),
+        (["--resum"], "--resume"),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else "",
+)
+def test_settings(refused, place, arguments, said):
+    (place / "broken.yaml").write_text("model:\n  states: ]\n")
+    assert said in refused("train", "data.corpus=text.txt", *arguments)
+    assert not list(place.glob("runs/*/best"))
+
+
+def test_questions_that_exclude_each_other(refused, model):
+    assert "one at a time" in refused("decode", model, "text.txt", "--k", 2, "--posterior")
+    assert "unknown protocol 'steam': did you mean 'stream" in refused(
+        "evaluate", model, "text.txt", "--protocol", "steam"
+    )
+
+
+def test_a_precision_that_would_crash(refused, monkeypatch):
+    monkeypatch.setattr(precision, "bf16_works", lambda: False)
+    assert "bf16 products crash" in refused("train", "data.corpus=text.txt", "training.precision=bf16", *TINY)
+
+
+# runs
+
+
+@pytest.fixture
+def run(place, capsys):
+    assert main(["train", "data.corpus=text.txt", *TINY, "out=run"]) == 0
+    capsys.readouterr()
+    return place / "run"
+
+
+def test_a_folder_that_holds_a_run(refused, run):
+    before = files(run)
+    assert "holds a run already" in refused("train", "data.corpus=text.txt", *TINY, "out=run")
+    assert "training.lr=0.05 and not 0.3" in refused("train", run, "training.lr=0.3", "--resume")
+    (run / "config.yaml").unlink()
+    del before[(run / "config.yaml").relative_to(run)]
+    assert "other settings" in refused("train", "data.corpus=text.txt", *TINY, "training.lr=0.3", "out=run", "--resume")
+    assert files(run) == before
+
+
+def test_other_text_under_the_same_name(refused, run, place):
+    (place / "text.txt").write_text("a b\nc c c\n" * 30)
+    assert "other settings, text or vocabulary" in refused("train", run, "--resume")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "place.json"])
+def test_a_checkpoint_cut_short(refused, run, name):
+    (checkpoint,) = run.glob("checkpoint-*")
+    whole = (checkpoint / name).read_bytes()
+    (checkpoint / name).write_bytes(whole[: len(whole) // 2])
+    assert "cut short or damaged" in refused("train", run, "--resume")
+
+
+def test_a_run_without_a_model_yet(refused, run):
+    shutil.rmtree(run / "best")
+    assert "a run without a model yet" in refused("sample", run)
+
+
+def test_a_folder_that_cannot_be(refused, place):
+    assert "cannot be written" in refused("train", "data.corpus=text.txt", *TINY, "out=text.txt/run")
+    assert "cannot be written" in refused("train", "data.corpus=text.txt", *TINY, "out=text.txt")
+
+
+# disks
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_takes_nothing_with_it(refused, run, model, monkeypatch, number):
+    def full(descriptor):
+        raise OSError(number, os.strerror(number))
+
+    for old in run.glob("checkpoint-*"):
+        shutil.rmtree(old)
+    before = files(run / "best")
+    monkeypatch.setattr(os, "fsync", full)
+    assert "disk" in refused("train", run, "--resume")
+    assert files(run / "best") == before
+    assert not list(run.glob("checkpoint-*"))
+    assert not list(run.glob(".*partial"))
+    monkeypatch.undo()
+
+
+def test_a_limit_on_files_is_a_full_disk(place):
+    # In a process of its own: the limit would also strike the file that the tests' output may go to.
+    limited = ["sh", "-c", 'ulimit -f 12 && exec "$@"', "sh", sys.executable, "-m", "trellis"]  # 6 kB
+    command = ["train", "data.corpus=text.txt", *TINY, "model.states=64", "out=new", "--threads", "1"]
+    found = subprocess.run([*limited, *command], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "Traceback" not in found.stderr
+    assert "full" in found.stderr.splitlines()[-1]
+    assert not (place / "new" / "best").exists()
+    assert not list(place.glob("new/.*partial"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="only root can make a small disk")
+@pytest.mark.parametrize("size", ["4k", "80k"])
+def test_a_small_disk(place, size):
+    (place / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", "disk"]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is forbidden here")
+    command = [sys.executable, "-m", "trellis", "train", "data.corpus=text.txt", *TINY, "out=disk/run"]
+    try:
+        found = subprocess.run(
+            [*command, "model.states=150", "--threads", "1"], capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 2
+        assert "Traceback" not in found.stderr
+        assert "full" in found.stderr.splitlines()[-1]
+        assert not list(place.glob("disk/run/.*partial"))
+        assert not list(place.glob("disk/run/best"))
+    finally:
+        subprocess.run(["umount", "disk"], check=True)
+
+
+# interruptions
+
+
+def test_ctrl_c_is_a_short_word(model, monkeypatch, capsys):
+    class Impatient(io.BytesIO):
+        def __next__(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Impatient()))
+    assert main(["score", str(model)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_no_memory_is_a_sentence(refused, model, monkeypatch):
+    def no_memory(*_, **__):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(HMM, "tables", no_memory)
+    assert "not enough memory" in refused("sample", model)
+
+
+def test_a_bug_still_shows_itself(model, monkeypatch):
+    def bug(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(HMM, "tables", bug)
+    with pytest.raises(ZeroDivisionError):
+        main(["sample", str(model)])
+
+
+def test_clusters_need_a_folder_before_they_are_found(refused):
+    assert "there is no folder no/such to write text.paths into" in refused(
+        "cluster", "text.txt", "--clusters", 2, "--out", "no/such/text.paths"
+    )

@@ -1,0 +1,73 @@
+"""`trellis score` says what the library says."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from .commands import LINES, done, nats_of, records, rows, type_in
+
+
+def test_carried_scores_add_up_to_the_evaluation(capsys, run, place):
+    nats = json.loads(done(capsys, "evaluate", run, "--json"))["nats"]
+    scored = records(done(capsys, "score", run, place / "test.txt", "--carry", "--json"))
+    assert -sum(line["log_prob"] for line in scored) == pytest.approx(nats, rel=1e-6)
+
+
+def test_lines_are_scored_on_their_own(capsys, run, place, model, tokenizer):
+    scored = rows(done(capsys, "score", run, place / "test.txt"))
+    assert [line[3] for line in scored] == (place / "test.txt").read_text().splitlines()
+    assert [(line[1], line[2]) for line in scored] == [("5", "0"), ("6", "0"), ("1", "0"), ("6", "1")]
+    for line in scored:
+        assert float(line[0]) == pytest.approx(sum(nats_of(model, tokenizer, line[3])[0]), abs=1e-3)
+
+
+@pytest.mark.parametrize(("base", "unit"), [("2", math.log(2)), ("10", math.log(10))])
+def test_bases(capsys, run, place, base, unit):
+    natural = records(done(capsys, "score", run, place / "test.txt", "--json"))
+    other = records(done(capsys, "score", run, place / "test.txt", "--json", "--base", base))
+    assert [line["log_prob"] * unit for line in other] == pytest.approx([line["log_prob"] for line in natural])
+    assert f"log{base} p" in done(capsys, "score", run, place / "test.txt", "--base", base).splitlines()[0]
+
+
+def test_every_token_from_standard_input(capsys, monkeypatch, run, model, tokenizer):
+    type_in(monkeypatch, "the cat saw\n")
+    found = rows(done(capsys, "score", run, "--tokens"))
+    assert [line[1] for line in found] == ["the", "cat", "saw", "<eos>"]
+    assert [float(line[2]) for line in found] == pytest.approx(nats_of(model, tokenizer, "the cat saw")[0], abs=1e-3)
+
+
+def test_no_eos_and_empty_lines(capsys, monkeypatch, run):
+    type_in(monkeypatch, "the\n\n")
+    scored = records(done(capsys, "score", run, "-", "--no-eos", "--json"))
+    assert [line["tokens"] for line in scored] == [1, 0]
+    assert scored[1]["log_prob"] == 0.0
+    type_in(monkeypatch, "\n")
+    assert records(done(capsys, "score", run, "--no-eos", "--json"))[0]["tokens"] == 0
+
+
+def test_a_gap_is_summed_over(capsys, monkeypatch, run, tokenizer):
+    vocabulary = [tokenizer.token(id) for id in range(tokenizer.vocab_size)]
+    type_in(monkeypatch, "".join(f"the {word} saw\n" for word in ["<mask>", *vocabulary]))
+    gap, *filled = (line["log_prob"] for line in records(done(capsys, "score", run, "--json", "--no-eos")))
+    # The text "<eos>" is a word like any other between spaces, so that every id takes part.
+    assert gap == pytest.approx(math.log(sum(map(math.exp, filled))), abs=1e-4)
+
+
+def test_long_lines_and_many_lines(capsys, run, model, tokenizer, tmp_path):
+    long = " ".join(LINES * 50)
+    (tmp_path / "long.txt").write_text("\n".join([LINES[0], long, *LINES * 3]))
+    scored = records(done(capsys, "score", run, tmp_path / "long.txt", "--json"))
+    assert [line["line"] for line in scored] == list(range(1, 84))
+    assert scored[1]["log_prob"] == pytest.approx(sum(nats_of(model, tokenizer, long)[0]), rel=1e-5)
+    assert scored[0]["log_prob"] == pytest.approx(scored[2]["log_prob"])
+
+
+def test_lines_may_begin_after_an_end(capsys, run, place, model, tokenizer):
+    _, after = model.score(torch.tensor([[tokenizer.eos_id]]))
+    for line in records(done(capsys, "score", run, place / "test.txt", "--bos", "--json")):
+        assert line["log_prob"] == pytest.approx(sum(nats_of(model, tokenizer, line["text"], after)[0]), rel=1e-5)
+    for line in records(done(capsys, "decode", run, place / "test.txt", "--bos", "--json")):
+        best = model.viterbi(torch.tensor([[*tokenizer.encode(line["text"]), tokenizer.eos_id]]), after)
+        assert line["paths"][0]["log_prob"] == pytest.approx(float(best.log_prob_B), rel=1e-5)
