@@ -57,7 +57,7 @@ def part(names: list[str], recursions: set[str]) -> str:
 @contextmanager
 def _named_kernels() -> Iterator[None]:
     """Within, calls into the native library have names that the profiler records."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("trellis.kernels.")]
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("trellis.ops.")]
     changed = [(module, module.call) for module in modules if hasattr(module, "call")]
     for module, call in changed:
         module.call = functools.partial(_named, call)  # type: ignore[attr-defined]  # every module has its own name for it

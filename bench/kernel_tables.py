@@ -132,7 +132,8 @@ def _rest_row(lap: Results) -> Row:
     return [*_who(lap), number(1e3 * lap["step"]["best_seconds"]), *shares]
 
 
-def _match_title(size: Results) -> str:
+def problem_title(size: Results) -> str:
+    """A problem of dense or of blocked models in words."""
     if "blocks" not in size:
         return dense_title(size)
     return f"{size['states']:,} states in {size['blocks']} blocks, {size['batch']} × {size['length']} tokens"
@@ -142,7 +143,7 @@ def kernel_sheets(kernels: Results) -> list[Sheet]:
     """Two tables a problem: speeds, and where the time goes."""
     sheets = []
     for match in kernels["matches"]:
-        title, laps = _match_title(match["problem"]), match["contenders"]
+        title, laps = problem_title(match["problem"]), match["contenders"]
         rows = [_kernel_row(match, lap, kernels["bare"]) for lap in laps]
         rest = [_rest_row(lap) for lap in laps if "breakdown" in lap and "best_seconds" in lap["step"]]
         sheets.append(Sheet(f"Kernels: {title}", KERNELS_HEAD, rows))

@@ -28,10 +28,15 @@ def _sheets(results: Results) -> dict[str, list[Sheet]]:
 
 def show(results: Results, console: Console | None = None) -> None:
     """Print every table."""
+    show_sheets([sheet for sheets in _sheets(results).values() for sheet in sheets], console)
+
+
+def show_sheets(sheets: list[Sheet], console: Console | None = None) -> None:
+    """Print tables."""
     console = console or Console()
     if not console.is_terminal:
         console.width = 160  # a log has no width of its own, and the default folds numbers
-    for title, head, rows in (sheet for sheets in _sheets(results).values() for sheet in sheets):
+    for title, head, rows in sheets:
         table = Table(title=title, title_justify="left")
         for i, name in enumerate(head):
             table.add_column(name, justify="left" if i == 0 else "right")
@@ -58,12 +63,14 @@ def _provenance(results: Results) -> str:
 
 
 METHOD = """\
-A *training step* is forward, backward and update; an *evaluation* the log-likelihood alone. All contenders get the same
-model and the same words (Zipf–Mandelbrot frequencies), drawn from one seed. Each runs in a process of its own on the
-same two threads, and is timed only if its log-likelihood agrees with a plain double-precision filter to 1e-5. The fast
-ones take turns within the run, so that a drift of the machine meets them all. Turns wait for a quiet machine, within
-limits; calls during which other processes still took over a tenth of the cores are made again, and count only if there
-are none better; "quiet" says how many of all calls were spared.
+A *training step* is forward, backward and update; an *evaluation* the log-likelihood alone, by a model in use. There
+Trellis keeps its distributions until parameters change: of two evaluations in a turn the first makes them, and the best
+is one that finds them made; dynamax, compiled with its softmax, makes them in each. All contenders get the same model
+and the same words (Zipf–Mandelbrot frequencies), drawn from one seed. Each runs in a process of its own on the same two
+threads, and is timed only if its log-likelihood agrees with a plain double-precision filter to 1e-5. The fast ones take
+turns within the run, so that a drift of the machine meets them all. Turns wait for a quiet machine, within limits;
+calls during which other processes still took over a tenth of the cores are made again, and count only if there are none
+better; "quiet" says how many of all calls were spared.
 
 "Tokens/s" is the best of the repeats, and what ratios are made of; "median" is their median. "Peak" is the high-water
 mark of resident memory during the pass, above what the libraries take after a toy step: parameters, optimiser, data and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -63,6 +64,8 @@ def _timed(contender: Contender, wanted: Pass, libraries: int) -> Sample:
 
 def _serve(connection: Connection, entry: Entry, task: Task) -> None:
     """The child: import, build, then answer calls until told None."""
+    if entry.sources:
+        sys.path.insert(0, entry.sources)  # PYTHONPATH would not do: a spawned process has its parent's path
     try:
         entry.build(task.toy()).step()  # libraries import much of themselves only when first used
         _forget_peak()

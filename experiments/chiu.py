@@ -18,6 +18,7 @@ CORPORA = {"PTB": "ptb", "WikiText-2": "wikitext-2"}
 VL = "VL-HMM 2^15"
 ABLATED = {"smoke": 2**13, "laptop": 2**13, "paper": 2**14}  # states of Tables 2 and 4
 BLOCKS = (32, 64, 128, 256)  # of Table 3 and Figure 4, at 2^14 states
+SAID = {None: "scalar", "factored": "factored", "uniform": "uniform", 0.0: "no-dropout"}  # in the names of runs
 SCALAR_RATES = (0.03, 0.1, 0.3)  # free logits like rates ten times those of networks, and more
 
 
@@ -141,24 +142,19 @@ def table3(budget: Budget) -> list[Recipe]:
         *(_point(budget, f"Brown, {_power(2**14)}, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
         _point(budget, f"None, {_power(2**10)}", 2**10, 1),
         *(_point(budget, f"Brown, {_power(2**10)}, M={blocks}", 2**10, blocks) for blocks in (4, 8)),
-        *(
-            _point(
-                budget,
-                f"{support.capitalize()}, {_power(states)}, k=128",
-                states,
-                states // 128,
-                flat=True,
-                support=support,
-            )
-            for states in subset_states(budget)
-            for support in ("uniform", "brown")
-        ),
+        *(_subsets(budget, states, kind) for states in subset_states(budget) for kind in ("uniform", "brown")),
     ]
 
 
 def subset_states(budget: Budget) -> tuple[int, ...]:
     """States at which Table 3 has subsets at random: at 2^14 a laptop takes the better part of a day."""
     return (2**13, 2**14) if budget == "paper" else (2**13,)
+
+
+def _subsets(budget: Budget, states: int, support: str) -> Recipe:
+    """128 states a word: some at random, or those of its Brown cluster."""
+    label = f"{support.capitalize()}, {_power(states)}, k=128"
+    return _point(budget, label, states, states // 128, flat=True, support=support)
 
 
 def table4(budget: Budget) -> list[Recipe]:
@@ -178,24 +174,14 @@ STUDIES: tuple[Study, ...] = (table1, figure3, table2, table3, table4, figure4)
 
 
 def _point(
-    budget: Budget,
-    label: str,
-    states: int,
-    blocks: int = 128,
-    *,
-    flat: bool = False,
-    support: str = "brown",
-    encoder: str | None = "residual",
-    dropout: float = 0.5,
+    budget: Budget, label: str, states: int, blocks: int = 128, *, flat: bool = False, **particular: Any
 ) -> Recipe:
     """A very large HMM of some shape, by a name that says what is particular about it."""
     flat = flat or budget == "paper"
-    model = very_large(budget, states, blocks, flat=flat, support=support, encoder=encoder, dropout=dropout)
+    model = very_large(budget, states, blocks, flat=flat, **particular)
     config = published("ptb", model) if budget == "paper" else sweep(model)
-    said = ["scalar" if encoder is None else encoder, support, "no-dropout" if dropout == 0 else "dropout"]
-    unsaid = ("residual", "brown", "dropout")
-    name = "-".join(["ptb", "flat" if flat else "hierarchical", str(states), f"m{blocks}"])
-    name = "-".join([name, *(word for word in said if word not in unsaid)])
+    said = [SAID[value] for value in particular.values() if value in SAID]
+    name = "-".join(["ptb", "flat" if flat else "hierarchical", str(states), f"m{blocks}", *said])
     return Recipe(name, label, tiny(config) if budget == "smoke" else config)
 
 

@@ -1,9 +1,10 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
-from trellis.config import ANY_VOCABULARY, RunConfig, as_dict, differences, load, run_of, save
+from trellis.config import ANY_VOCABULARY, OLD, RunConfig, as_dict, differences, load, run_of, save
 from trellis.errors import TrellisError
 from trellis.models import HMMConfig
 from trellis.models.registry import KINDS
@@ -25,8 +26,8 @@ def test_nothing_given_is_every_default():
 
 def test_overrides_go_over_the_file_and_the_file_over_defaults(tmp_path):
     path = written(tmp_path, "model: {states: 7}\ntraining: {lr: 1e-3, epochs: 2}\ndata:\n")
-    config = load(path, ["training.epochs=3", "data.corpus=[a.txt, b.txt]", "model.emission=low_rank", "model.rank=2"])
-    assert (config.model.states, config.model.emission, config.model.rank) == (7, "low_rank", 2)
+    config = load(path, ["training.epochs=3", "data.corpus=[a.txt, b.txt]", "model.emission=low_rank", "model.width=2"])
+    assert (config.model.states, config.model.emission, config.model.width) == (7, "low_rank", 2)
     assert (config.training.lr, config.training.epochs) == (0.001, 3.0)
     assert config.data.corpus == ["a.txt", "b.txt"]
 
@@ -59,8 +60,8 @@ def test_what_is_saved_loads_as_the_same(tmp_path):
 
 
 def test_a_model_gets_its_vocabulary_later():
-    config = load(None, ["model.states=5", "model.transition=low_rank", "model.rank=4"])
-    assert config.with_vocabulary(9) == HMMConfig(9, states=5, transition="low_rank", rank=4)
+    config = load(None, ["model.states=5", "model.transition=low_rank", "model.width=4"])
+    assert config.with_vocabulary(9) == HMMConfig(9, states=5, transition="low_rank", width=4)
 
 
 def test_differences_are_those_that_matter():
@@ -103,7 +104,7 @@ def test_what_does_not_fit_is_explained(override, said):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["model.emission=low_rank", "model.rank=9", "model.states=4"], "model.rank is 9"),
+        (["model.emission=low_rank", "model.width=9", "model.states=4"], "model.width is 9"),
         (["model.kind=lstm", "model.states=9"], "unknown setting 'model.states': choose from model.width,"),
         (["model.kind=lstm", "model.witdh=9"], "unknown setting 'model.witdh': did you mean 'model.width'?"),
         (["model.lr=9"], "unknown setting 'model.lr': did you mean 'training.lr'?"),
@@ -163,6 +164,49 @@ def test_every_kind_saves_and_loads_as_the_same(kind, tmp_path):
 def test_every_model_setting_is_open():
     names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size"} | {"kind"}
     assert set(as_dict(RunConfig())["model"]) == names
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.rank=4"], "model.rank is of an older layout of Trellis: write model.width."),
+        (["model.clusters=words"], "model.clusters is of an older layout of Trellis: write model.support."),
+        (["model.parameters=low_rank"], "model.parameters is of an older layout of Trellis: write model.encoder with"),
+        (
+            ["model.embeddings=factored"],
+            "model.embeddings is of an older layout of Trellis: write model.encoder (resid",
+        ),
+        (["model.start_scale=1"], "model.start_scale is of an older layout of Trellis: write model.init_scale."),
+        (
+            ["model.transition=flat"],
+            "model.transition=flat is of an older layout of Trellis: write model.transition=lo",
+        ),
+        (["model.kind=blocked", "model.clusters=words"], "model.kind=blocked is of an older layout of Trellis: write"),
+        (["model.kind=lstm", "model.rank=4"], "unknown setting 'model.rank'"),
+    ],
+)
+def test_settings_of_the_older_layout_say_what_to_write_now(overrides, said):
+    with pytest.raises(TrellisError) as caught:
+        load(None, overrides)
+    assert str(caught.value).startswith(said)
+
+
+def test_what_to_write_in_place_of_a_blocked_model_is_one():
+    now = re.findall(r"\w+=\w+", OLD["model.kind=blocked"])
+    model = load(None, [f"model.{setting}" for setting in now]).model
+    assert (model.kind, model.support, model.encoder, model.bias) == ("hmm", "brown", "residual", True)
+    assert (model.states, model.blocks, model.width) == (8192, 128, 256)
+
+
+@pytest.mark.parametrize("model", ["kind: blocked, states: 64", "kind: hmm, states: 8, rank: 128"])
+def test_a_run_of_the_older_layout_is_not_gone_on_with(model, tmp_path):
+    (tmp_path / "config.yaml").write_text(f"model: {{{model}}}\n", encoding="utf-8")
+    for ask in (lambda: load(tmp_path / "config.yaml", ["out=x"]), lambda: run_of(tmp_path / "best")):
+        with pytest.raises(TrellisError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{tmp_path} was begun by an older layout of Trellis: start a new run, or go on with version 0.1.0."
+        )
 
 
 def test_a_models_run_is_the_folder_around_it(tmp_path):

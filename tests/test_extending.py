@@ -42,14 +42,8 @@ class Ring(encoders.Encoder):
         middle = torch.tanh(angle_N).mean().expand_as(angle_N)  # of all the states of the batch
         return torch.stack([angle_N.cos(), angle_N.sin(), middle], 1)
 
-    def leaving(self, encoded):
-        return self.out["leaving"](encoded)
-
-    def entering(self, encoded):
-        return self.out["entering"](encoded)
-
-    def emitting(self, encoded):
-        return self.out["emitting"](encoded)
+    def vectors(self, role, encoded):
+        return self.out[role](encoded)
 
 
 def test_an_encoder(learn, monkeypatch):

@@ -64,6 +64,7 @@ class Entry:
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # what its class takes beside the task
     tolerance: float = SINGLE  # of its log-likelihood, relative
+    sources: str | None = None  # folder of another Trellis than this one
 
     def rows_of(self, task: Task) -> int:
         """How many sequences of this task it is given."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bench.contenders import THREADS
-from trellis import kernels
+from trellis import ops
 
 SECONDS = 0.2  # of each measurement
 
@@ -22,12 +22,12 @@ class Bare:
 
     def rates(self) -> dict[str, Any]:
         """The level of kernels in use, and operations a second of all threads at once in either precision."""
-        level = kernels.status().level
+        level = ops.status().level
         if level is None:
-            return {"level": None, "reason": kernels.status().reason}
+            return {"level": None, "reason": ops.status().reason}
         return {"level": level, "float32": _rate(bf16=False), "bf16": _rate(bf16=True)}
 
 
 def _rate(bf16: bool) -> float:
     with ThreadPoolExecutor(THREADS) as threads:
-        return sum(threads.map(lambda _: kernels.bare_rate(bf16, SECONDS), range(THREADS)))
+        return sum(threads.map(lambda _: ops.bare_rate(bf16, SECONDS), range(THREADS)))

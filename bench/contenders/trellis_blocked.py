@@ -10,33 +10,16 @@ from numpy.typing import NDArray
 
 from bench.blocked_problem import BlockedProblem
 from bench.breakdown import UPDATE, Operations, breakdown
-from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision
-from trellis import kernels
-from trellis.models.blocked import BlockedHMM
-from trellis.models.blocked_parts import BlockedConfig
-from trellis.models.groups import partition
+from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision, versions
 from trellis.text import Batch
 from trellis.training import TrainingSettings
-from trellis.training.learners import GradientLearner, products_in
-
-
-def _model(problem: BlockedProblem) -> BlockedHMM:
-    config = BlockedConfig(
-        problem.words,
-        problem.states,
-        problem.blocks,
-        transition=problem.transition,
-        width=problem.width,
-        dropout=problem.dropout,
-    )
-    groups = partition(torch.from_numpy(problem.block_of_words()), problem.states, problem.blocks)
-    return BlockedHMM(config, problem.seed, groups)
+from trellis.training.learners import GradientLearner
 
 
 @torch.no_grad()
 def exact_log_likelihoods(problem: BlockedProblem) -> NDArray[np.float64]:
     """Each row's log-likelihood in double precision."""
-    log_prob_BT, _ = _model(problem).double().eval().score(torch.from_numpy(problem.ids()))
+    log_prob_BT, _ = versions.blocked(problem).double().eval().score(torch.from_numpy(problem.ids()))
     found: NDArray[np.float64] = log_prob_BT.sum(1).numpy()
     return found
 
@@ -49,7 +32,7 @@ class Blocked:
         torch.manual_seed(problem.seed)  # of the dropout
         self.problem, self.precision = problem, precision
         self.batch = Batch(torch.from_numpy(problem.ids(rows)), torch.full((rows,), problem.length), carried=True)
-        self.model = _model(problem).train()
+        self.model = versions.blocked(problem).train()
         settings = TrainingSettings(
             batching="streams", batch_size=rows, length=problem.length, lr=LEARNING_RATE, clip=LARGEST_GRADIENT,
             precision=precision,
@@ -59,15 +42,15 @@ class Blocked:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Log-likelihood, total, with every state."""
+        """Log-likelihood, total, with every state, of a model in use."""
         self.model.eval()
-        with products_in(self.precision):
+        with versions.in_precision(self.precision):
             log_prob_BT, _ = self.model.score(self.batch.ids)
-        self.model.train()
         return float(log_prob_BT.double().sum())
 
     def step(self) -> None:
         """Gradient and update."""
+        self.model.train()
         learnt = self.learner.learn(self.batch, self.state)
         self.state = learnt.state
         with torch.profiler.record_function(UPDATE):
@@ -76,7 +59,7 @@ class Blocked:
     def facts(self) -> dict[str, Any]:
         """Which kernels it uses, what a step must multiply, and where the time of one goes."""
         return {
-            "level": kernels.status().level,
+            "level": versions.ops.status().level,
             "operations": _operations(self.problem),
             "breakdown": breakdown(self.step),
         }

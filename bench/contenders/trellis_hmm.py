@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 from bench.breakdown import UPDATE, Operations, breakdown
-from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision
+from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision, versions
 from bench.problem import Problem
-from trellis import kernels
 from trellis.models import HMM, HMMConfig
 from trellis.text import Batch
 from trellis.training import TrainingSettings
-from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner, products_in
+from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
 
 
 class _Trellis:
@@ -38,13 +37,15 @@ class _Trellis:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Log-likelihood, total."""
-        with products_in(self.precision):
+        """Log-likelihood, total, of a model in use: what it makes of its parameters is kept until they change."""
+        self.model.eval()
+        with versions.in_precision(self.precision):
             log_prob_BT, _ = self.model.score(self.batch.ids)
         return float(log_prob_BT.double().sum())
 
     def step(self) -> None:
         """Gradient or counts, and the update."""
+        self.model.train()
         learnt = self.learner.learn(self.batch, None)
         with torch.profiler.record_function(UPDATE):
             self.learner.update(learnt.tokens, 1.0)
@@ -52,7 +53,7 @@ class _Trellis:
     def facts(self) -> dict[str, Any]:
         """Which kernels it uses, what a step must multiply, and where the time of one goes."""
         return {
-            "level": kernels.status().level,
+            "level": versions.ops.status().level,
             "operations": self.operations(),
             "breakdown": breakdown(self.step),
         }
@@ -71,7 +72,7 @@ class Scalar(_Trellis):
         model = HMM(HMMConfig(vocab_size=problem.words, states=problem.states))
         start_S, transition_SS, emission_VS = map(torch.from_numpy, problem.logits())
         with torch.no_grad():
-            model.start.table.copy_(start_S[None])
+            model.start.table.view(-1).copy_(start_S)
             model.transition.table.copy_(transition_SS)
             model.emission.table.copy_(emission_VS)
         return model
@@ -90,14 +91,10 @@ class LowRank(_Trellis):
 
     def build(self, problem: Problem) -> HMM:
         """The problem's factors as parameters."""
-        model = HMM(HMMConfig(problem.words, problem.states, "low_rank", "low_rank", "low_rank", problem.rank))
-        first, states_in, states_out, states_emit, words = map(torch.from_numpy, problem.factors())
+        model, tables = versions.low_rank(problem.words, problem.states, problem.rank)
         with torch.no_grad():
-            model.start.left.copy_(first)
-            model.transition.left.copy_(states_in)
-            model.transition.right.copy_(states_out)  # which the start shares
-            model.emission.left.copy_(words)
-            model.emission.right.copy_(states_emit)
+            for table, factor in zip(tables, problem.factors(), strict=True):
+                table.view(factor.shape).copy_(torch.from_numpy(factor))
         return model
 
     def operations(self) -> Operations:

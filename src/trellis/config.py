@@ -25,6 +25,18 @@ ANY_VOCABULARY = 2**31 - 1
 # A run may go on with another value of these: they do not touch what it learns.
 FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every", "training.device")
 
+# Settings of HMMs in the layout of version 0.1.0, and what says the same now.
+OLD = {
+    "model.kind=blocked": "model.kind=hmm with support=brown, start=low_rank, transition=hierarchical, "
+    "emission=low_rank, encoder=residual, bias=true, width=256 and, if it was not set, states=8192",
+    "model.transition=flat": "model.transition=low_rank (or scalar)",
+    "model.rank": "model.width",
+    "model.clusters": "model.support",
+    "model.parameters": "model.encoder with model.start, model.transition and model.emission",
+    "model.embeddings": "model.encoder (residual or factored)",
+    "model.start_scale": "model.init_scale",
+}
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -57,6 +69,10 @@ def _short_name(corpus: str | list[str]) -> str:
 def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """Build the configuration from a file, if any, and overrides such as `model.states=256`."""
     values = read(path) if path else {}
+    if path and path.name == RUN_FILE and _old(values.get("model")):
+        raise TrellisError(
+            f"{path.parent} was begun by an older layout of Trellis: start a new run, or go on with version 0.1.0."
+        )
     for override in overrides:
         _set(values, override)
     # A group whose entries are all commented out reads as nothing.
@@ -64,12 +80,22 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     model = values.pop("model", {})
     if not isinstance(model, Mapping):
         raise TrellisError(f"'model' must be a group of settings, not {model!r}.")
+    for old, now in _old(model):
+        raise TrellisError(f"{old} is of an older layout of Trellis: write {now}.")
     shape = config_class(model.get("kind", DEFAULT))
     _check_names({**values, "model": model}, list(_known(shape)))
     told = {name: value for name, value in model.items() if name != "kind"}
     return dataclasses.replace(
         build(RunConfig, values), model=build(shape, {**told, "vocab_size": ANY_VOCABULARY}, "model.")
     )
+
+
+def _old(model: object) -> list[tuple[str, str]]:
+    """Settings of an HMM that are of an older layout, and what to write now."""
+    if not isinstance(model, Mapping) or model.get("kind", DEFAULT) not in (DEFAULT, "blocked"):
+        return []
+    said = [name for key, value in model.items() for name in (f"model.{key}", f"model.{key}={value}")]
+    return [(name, OLD[name]) for name in said if name in OLD]
 
 
 def run_of(model: Path) -> RunConfig:

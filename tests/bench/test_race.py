@@ -3,9 +3,11 @@ import math
 from itertools import product
 
 import pytest
+import torch
 
 from bench.__main__ import QUICK, main
 from bench.contenders import TRELLIS, Entry
+from bench.contenders.trellis_hmm import BaumWelch, LowRank, Scalar
 from bench.problem import Problem
 from bench.race import Lap, Rules, race
 from bench.worker import ContenderError
@@ -41,6 +43,21 @@ def test_the_reason_of_a_failure_is_the_result():
     assert "Missing" in laps[0].failure
     assert laps[1].failure == "not installed: no_such_library"
     assert laps[0].as_dict()["step"] == {"failure": "not timed"}
+
+
+@pytest.mark.parametrize("contender", [Scalar, LowRank, BaumWelch])
+def test_evaluations_are_of_a_model_in_use_and_steps_are_not(contender):
+    threads = torch.get_num_threads()
+    try:
+        ours = contender(TINY, 2)
+        truth = TINY.log_likelihoods()[:2].sum()
+        assert [ours.evaluate(), ours.evaluate()] == pytest.approx([truth, truth], rel=1e-5)
+        assert not ours.model.training  # or it would keep nothing
+        ours.step()
+        assert ours.model.training
+        assert ours.evaluate() > truth  # by the new parameters, and not by what was kept of the old
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.slow  # a process a contender, each importing its library

@@ -64,7 +64,8 @@ def test_two_processes_learn_as_one_and_only_the_first_speaks(run, tmp_path):
 @pytest.fixture(scope="module")
 def blocked_run(place, texts):
     folder = place / "blocked"
-    shape = ["kind=blocked", "states=12", "blocks=4", "width=8", "dropout=0.5"]
+    shape = ["support=brown", "states=12", "blocks=4", "width=8", "dropout=0.5", "encoder=residual", "bias=true",
+             "start=low_rank", "transition=hierarchical", "emission=low_rank"]  # fmt: skip
     assert main(["train", *texts, *(f"model.{one}" for one in shape), *TINY[1:4], "training.lr=0.02", f"out={folder}",
                  "training.batching=streams"]) == 0  # fmt: skip
     return folder
@@ -72,8 +73,8 @@ def blocked_run(place, texts):
 
 def test_a_blocked_model_answers_every_command(capsys, monkeypatch, blocked_run):
     model = load_model(blocked_run / "best")
-    assert model.config.kind == "blocked"
-    assert len(set(model.group_V.tolist())) == 4
+    assert model.config.support == "brown"
+    assert len(set(model.block_V.tolist())) == 4
     type_in(monkeypatch, "the cat likes seeds\n")
     (best,) = records(done(capsys, "decode", blocked_run, "--json"))
     tokenizer = load_tokenizer(blocked_run / "best")

@@ -183,14 +183,15 @@ def test_a_prompt_without_probability(refused, place):
     [
         (["training.lrr=1"], "unknown setting 'training.lrr': did you mean 'training.lr'?"),
         (["model.states=0"], "at least one state"),
-        (["model.states=4", "model.emission=low_rank", "model.rank=5"], "model.rank is 5"),
+        (["model.states=4", "model.emission=low_rank", "model.width=5"], "model.width is 5"),
         (["training.lr"], "neither a config file nor an override"),
         (["=1"], "is not an override"),
         (["a.yaml", "b.yaml"], "cannot both be the config"),
         (["gone.yaml"], "no config file gone.yaml"),
         (["broken.yaml"], "broken.yaml, line 2 is not sound YAML"),
-        (["model.transition=low_rank", "model.rank=2", "training.method=baum_welch", *TINY], "Baum–Welch"),
-        (["training.restarts=2", *TINY], "restarts"),
+        (["model.transition=low_rank", "model.width=2", "training.method=baum_welch", *TINY], "Baum–Welch"),
+        (["training.restarts=2", *TINY], "training.init=restarts"),
+        (["training.init=restarts", *TINY], "validation text"),
         (["--threads", "0"], "--threads"),
         (["--resum"], "--resume"),
     ],
@@ -326,7 +327,7 @@ def test_no_memory_is_a_sentence(refused, model, monkeypatch):
     def no_memory(*_, **__):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
 
-    monkeypatch.setattr(HMM, "tables", no_memory)
+    monkeypatch.setattr(HMM, "sample", no_memory)
     assert "not enough memory" in refused("sample", model)
 
 
@@ -334,7 +335,7 @@ def test_a_bug_still_shows_itself(model, monkeypatch):
     def bug(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(HMM, "tables", bug)
+    monkeypatch.setattr(HMM, "sample", bug)
     with pytest.raises(ZeroDivisionError):
         main(["sample", str(model)])
 

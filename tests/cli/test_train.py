@@ -40,7 +40,8 @@ def test_training_ends_with_figures_and_what_to_try_next(capsys, place, texts, t
 
 def test_what_to_try_next_works_for_models_too_large_for_tables(capsys, place, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(hmm, "LARGEST_DENSE", 8)
-    shape = ["model.kind=blocked", "model.states=12", "model.blocks=3", "model.width=4", "training.epochs=0.2"]
+    shape = ["model.support=brown", "model.states=12", "model.blocks=3", "model.width=4", "model.encoder=residual",
+             "model.transition=hierarchical", "model.emission=low_rank", "training.epochs=0.2"]  # fmt: skip
     out = done(capsys, "train", *texts, *TINY, *shape, f"out={tmp_path / 'r'}")
     (command,) = re.findall(rf"trellis (inspect {re.escape(str(tmp_path / 'r'))} --corpus \S+)", " ".join(out.split()))
     assert "12 states" in done(capsys, *command.split())

@@ -55,7 +55,8 @@ def test_the_papers_budget_has_the_published_settings():
         assert large.data.corpus == corpus
         model, training = large.model, large.training
         assert (model.states, model.blocks, model.width, model.dropout) == (2**15, 128, 256, 0.5)
-        assert (model.transition, model.start_scale, model.clusters) == ("flat", 1.0, "brown")
+        assert (model.transition, model.init_scale, model.support) == ("low_rank", 1.0, "brown")
+        assert (model.start, model.emission, model.encoder, model.bias) == ("low_rank", "low_rank", "residual", True)
         assert (training.batch_size, training.length, training.epochs) == (16, 32, 50)
         assert (training.lr, training.betas, training.clip, training.weight_decay) == (rate, (0.9, 0.999), 5, 0)
         assert (training.schedule, training.patience, training.factor) == ("plateau", 8, 0.25)
@@ -72,15 +73,17 @@ def test_the_papers_sweeps_are_the_published_ones():
     assert [r.config.model.states for r in chiu.figure3("paper")] == [2**power for power in range(10, 17)]
     assert [r.config.model.states for r in chiu.table2("paper")] == [2**14] * 3
     assert {r.config.training.lr for r in (*chiu.figure3("paper"), *chiu.table2("paper"))} == {0.01}
-    shapes = [(r.config.model.clusters, r.config.model.states, r.config.model.blocks) for r in chiu.table3("paper")]
+    shapes = [(r.config.model.support, r.config.model.states, r.config.model.blocks) for r in chiu.table3("paper")]
     assert shapes == [
         *(("brown", 2**14, blocks) for blocks in (32, 64, 128, 256)),
-        *(("brown", 2**10, blocks) for blocks in (1, 4, 8)),
+        ("dense", 2**10, 1),
+        *(("brown", 2**10, blocks) for blocks in (4, 8)),
         *(("uniform", 2**13, 64), ("brown", 2**13, 64), ("uniform", 2**14, 128), ("brown", 2**14, 128)),
     ]
-    assert row(chiu.table2, "paper", "- neural param").model.parameters == "scalar"
+    scalar = row(chiu.table2, "paper", "- neural param").model
+    assert (scalar.start, scalar.transition, scalar.emission) == ("scalar", "scalar", "scalar")
     assert row(chiu.table2, "paper", "- state dropout").model.dropout == 0
-    assert row(chiu.table4, "paper", "+ block emb").model.embeddings == "factored"
+    assert row(chiu.table4, "paper", "+ block emb").model.encoder == "factored"
 
 
 # Millions, to the digit the paper prints. Its HMM+RNN is another (10M), its feed-forward model has 0.1M more.
@@ -109,7 +112,9 @@ def test_a_laptops_sweep_has_one_schedule():
     training = points[0].config.training
     assert (training.batch_size, training.length, training.epochs) == (32, 64, SWEEP_EPOCHS)
     assert (training.schedule, training.lr) == ("cosine", 0.01)
-    flat = {r.label for r in points if r.config.model.transition == "flat"}
+    blocked = [r for r in points if r.config.model.support != "dense"]
+    assert {r.label for r in points if r not in blocked} == {"None, 2^10"}
+    flat = {r.label for r in blocked if r.config.model.transition == "low_rank"}
     assert flat == {
         *(f"flat, 2^{power}" for power in range(10, 14)),
         *(f"{kind}, 2^13, k=128" for kind in ("Brown", "Uniform")),

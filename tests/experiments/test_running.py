@@ -85,7 +85,8 @@ def test_dropout_and_parameters_are_what_the_rows_say(runs):
     full, scalar, without = (results(runs)[recipe.name] for recipe in table2("smoke"))
     assert full["parameters"] == without["parameters"] != scalar["parameters"]
     assert (full["config"]["model"]["dropout"], without["config"]["model"]["dropout"]) == (0.5, 0)
-    assert scalar["config"]["model"]["parameters"] == "scalar"
+    parts = [scalar["config"]["model"][part] for part in ("start", "transition", "emission")]
+    assert parts == ["scalar", "hierarchical_scalar", "scalar"]
 
 
 def test_the_rate_was_searched_on_validation_text_and_used(runs):

@@ -13,6 +13,7 @@ from trellis.inference.chain import log_belief
 from .models import InPieces, random_belief, random_hmm, random_log_emission
 
 KINDS = ("dense", "in pieces", "blocks", "streamed")
+EXAMPLES = 60  # each of which is a chain of every kind
 
 
 class BlockedHmm(NamedTuple):
@@ -27,7 +28,9 @@ class BlockedHmm(NamedTuple):
     def log_words(self) -> Tensor:
         """log p(word | state) with −inf outside the block of each word, V×S."""
         states_VK = self.states_MK[self.block_V]
-        return torch.full_like(self.log_word_VS, -torch.inf).scatter(-1, states_VK, self.log_word_VS.gather(-1, states_VK))
+        return torch.full_like(self.log_word_VS, -torch.inf).scatter(
+            -1, states_VK, self.log_word_VS.gather(-1, states_VK)
+        )
 
     def to(self, dtype: torch.dtype) -> "BlockedHmm":
         """The same model in another precision."""
@@ -181,7 +184,7 @@ class Case(NamedTuple):
 
 def soiled(chain: Chain) -> Chain:
     """The same chain, whose padding names columns and pairs full of NaN, and whose first tokens name no pair."""
-    batch, time, states = chain.shape
+    _, time, states = chain.shape
     padding_BT = torch.arange(time) >= chain.lengths()[:, None]
     nan = chain.log_columns_NS.new_full((1, states, states), torch.nan)
     transition = chain.transition
@@ -229,9 +232,7 @@ def random_blocked_hmm(
 
 
 @st.composite
-def cases(
-    draw: st.DrawFn, zeros: bool = True, missing: bool = True, labelled: bool = False, soil: bool = True
-) -> Case:
+def cases(draw: st.DrawFn, zeros: bool = True, missing: bool = True, labelled: bool = False, soil: bool = True) -> Case:
     """Small enough to list all paths of the dense model; with rows of no and of one token, and beliefs at will.
 
     Without `zeros` every row is possible, unless labels forbid it. Labels are of some tokens, or of all.
@@ -248,7 +249,9 @@ def cases(
     if missing and draw(st.booleans()):
         missing_BT = torch.rand(batch, time, generator=generator) < 0.4
     case = Case(hmm, tokens_BT, lengths_B, belief_BS, missing_BT, soiled=soil and draw(st.booleans()))
-    return case._replace(labels_BT=_labels(case, draw(st.sampled_from([0.3, 0.7, 1.0])), generator)) if labelled else case
+    return (
+        case._replace(labels_BT=_labels(case, draw(st.sampled_from([0.3, 0.7, 1.0])), generator)) if labelled else case
+    )
 
 
 def _labels(case: Case, share: float, generator: torch.Generator) -> Tensor:

@@ -125,12 +125,13 @@ class InPieces(Transition):
         half, middle = len(rows_B) // 2, (self.states + 1) // 2
         matrix_SS = (self.log_matrix_SS if log else self.log_matrix_SS.exp()).T
         numbers_S = torch.arange(self.states)
-        for rows in (slice(0, half), slice(half, len(rows_B))):
-            for from_ in (slice(0, middle), numbers_S[middle:].flip(0)):
-                for to in (numbers_S[:middle].flip(0), slice(middle, self.states)):
-                    matrix_CN = matrix_SS[to][:, from_]
-                    each = rows.start > 0
-                    yield Piece(rows, from_, to, matrix_CN.expand(len(rows_B) - half, -1, -1) if each else matrix_CN)
+        cut = middle < self.states
+        for from_ in (slice(0, middle), numbers_S[middle:].flip(0))[: 1 + cut]:
+            for to in (numbers_S[:middle].flip(0), slice(middle, self.states))[: 1 + cut]:
+                matrix_CN = matrix_SS[to][:, from_]
+                if half:
+                    yield Piece(slice(0, half), from_, to, matrix_CN)
+                yield Piece(slice(half, len(rows_B)), from_, to, matrix_CN.expand(len(rows_B) - half, -1, -1))
 
     @property
     @override

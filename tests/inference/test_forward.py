@@ -11,7 +11,18 @@ from trellis import ops
 from trellis.errors import TrellisError
 from trellis.inference import BlockPairs, Chain, Dense, Transition, filter, reference, score, smooth, transitions
 
-from .blocked_models import KINDS, BlockedHmm, Case, a_large_case, cases, random_blocked_hmm, soiled, spread, spread_steps
+from .blocked_models import (
+    EXAMPLES,
+    KINDS,
+    BlockedHmm,
+    Case,
+    a_large_case,
+    cases,
+    random_blocked_hmm,
+    soiled,
+    spread,
+    spread_steps,
+)
 from .models import counts, dense_counts, ragged, random_belief, random_hmm, random_log_emission, rows_of
 from .questions import every_answer
 
@@ -255,6 +266,7 @@ def test_gradients_pass_through_rows_without_tokens(carried):
 
 
 @given(cases())
+@settings(max_examples=EXAMPLES)
 def test_log_probs_and_beliefs_of_every_kind_are_those_of_the_dense_model(case):
     states, truth = len(case.hmm.log_start_S), filter(case.dense())
     assert not truth.log_prob_BT.isnan().any()
@@ -269,6 +281,7 @@ def test_log_probs_and_beliefs_of_every_kind_are_those_of_the_dense_model(case):
 
 
 @given(cases())
+@settings(max_examples=EXAMPLES)
 def test_likelihoods_posteriors_and_counts_of_every_kind_are_sums_over_all_paths(case):
     every = [reference.enumerate_paths(*row) for row in case.rows()]
     steps_SS = torch.zeros_like(case.hmm.log_transition_SS)
@@ -313,6 +326,7 @@ def with_leaves(case):
 
 
 @given(cases(zeros=False, soil=False), st.integers(0, 100))
+@settings(max_examples=EXAMPLES)
 def test_gradients_by_the_dense_parameters_are_the_same_by_every_kind(case, seed):
     """By the logits behind start, transition and emission, and by a carried belief, wherever slices overlap."""
     case, leaves = with_leaves(case)
@@ -492,6 +506,7 @@ def test_matrices_are_crossed_in_however_many_pieces(kind, numbers, monkeypatch)
 
 
 @given(cases(labelled=True, soil=False))
+@settings(max_examples=EXAMPLES)
 def test_scores_of_labelled_rows_are_sums_over_the_paths_that_agree(case):
     """`rows` has no paths but these."""
     for b, row in enumerate(case.rows()):
@@ -509,6 +524,7 @@ def test_scores_of_labelled_rows_are_sums_over_the_paths_that_agree(case):
 
 
 @given(cases(labelled=True))
+@settings(max_examples=EXAMPLES)
 def test_beliefs_and_posteriors_of_labelled_rows_are_one_where_labelled(case):
     truth = [reference.smooth(*row) for row in case.rows()]
     for kind, chain in case.chains():
@@ -523,6 +539,7 @@ def test_beliefs_and_posteriors_of_labelled_rows_are_one_where_labelled(case):
 
 
 @given(cases(zeros=False, labelled=True, soil=False))
+@settings(max_examples=EXAMPLES)
 def test_gradients_of_labelled_rows_are_those_of_autograd_through_the_reference(case):
     case, leaves = with_leaves(case)
     truth = torch.stack([reference.log_likelihood(*row) for row in case.rows()]).sum() + 0.0 * leaves[0].sum()
@@ -537,11 +554,12 @@ def test_gradients_of_labelled_rows_are_those_of_autograd_through_the_reference(
 
 
 @given(cases(labelled=True, missing=False), st.integers(0, 100))
-@settings(max_examples=80)
+@settings(max_examples=EXAMPLES)
 def test_the_fully_labelled_shortcut_is_the_walk(case, seed):
     """Values, states and gradients, also of impossible rows and next to padding full of NaN."""
     states_BTK = case.hmm.states_MK[case.hmm.block_V[case.tokens_BT]]
-    case = case._replace(labels_BT=torch.where(case.labels_BT < 0, states_BTK[..., -1], case.labels_BT))
+    labels_BT = torch.where(case.labels_BT < 0, states_BTK[..., -1], case.labels_BT).masked_fill(~case.inside(), -1)
+    case = case._replace(labels_BT=labels_BT)
     weight_BT = torch.randn(case.tokens_BT.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     for kind in ("dense", "blocks"):
         chain = case.chain(kind)

@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis.inference import paths, reference
-from trellis.inference.forward import forward, smooth
+from trellis.inference import Chain, filter, reference, smooth, viterbi
 
-from .models import random_hmm
+from .models import dense_counts, random_hmm
 
 STATES, TOKENS, TIME, BATCH = 6, 11, 25, 4
 
@@ -62,7 +61,7 @@ def theirs(array):
 def test_hmmlearn_agrees_on_likelihood_and_posteriors(case, hmmlearn):
     column, lengths = case.tokens_BT.reshape(-1, 1).numpy(), [TIME] * BATCH
     total, posterior = hmmlearn.score_samples(column, lengths)
-    ours = smooth(*case.batch)
+    ours = smooth(Chain.dense(*case.batch))
     assert float(ours.log_prob_BT.sum()) == pytest.approx(total)
     assert hmmlearn.score(column, lengths) == pytest.approx(total)
     assert_close(ours.posterior_BTS.flatten(0, 1), theirs(posterior))
@@ -71,7 +70,7 @@ def test_hmmlearn_agrees_on_likelihood_and_posteriors(case, hmmlearn):
 
 
 def test_hmmlearn_agrees_on_the_best_path(case, hmmlearn):
-    best = paths.viterbi(*case.batch)
+    best = viterbi(Chain.dense(*case.batch))
     for tokens_T, log_prob, states_T in zip(case.tokens_BT, *best, strict=True):
         their_log_prob, their_states = hmmlearn.decode(tokens_T[:, None].numpy(), algorithm="viterbi")
         assert float(log_prob) == pytest.approx(their_log_prob)
@@ -79,7 +78,7 @@ def test_hmmlearn_agrees_on_the_best_path(case, hmmlearn):
 
 
 def test_dynamax_agrees_on_filtering(case, dynamax):
-    ours = forward(*case.batch)
+    ours = filter(Chain.dense(*case.batch))
     for b, (log_start_S, log_transition_SS, log_emission_TS) in enumerate(case.rows()):
         post = dynamax.hmm_filter(log_start_S.exp().numpy(), log_transition_SS.exp().numpy(), log_emission_TS.numpy())
         assert float(ours.log_prob_BT[b].sum()) == pytest.approx(float(post.marginal_loglik))
@@ -89,16 +88,20 @@ def test_dynamax_agrees_on_filtering(case, dynamax):
 
 
 def test_dynamax_agrees_on_posteriors_and_counts(case, dynamax):
-    for log_start_S, log_transition_SS, log_emission_TS in case.rows():
+    smoothed, total_SS = smooth(Chain.dense(*case.batch)), torch.zeros(STATES, STATES, dtype=torch.float64)
+    for b, (log_start_S, log_transition_SS, log_emission_TS) in enumerate(case.rows()):
         counts = reference.expected_counts(log_start_S, log_transition_SS, log_emission_TS)
         post = dynamax.hmm_smoother(log_start_S.exp().numpy(), log_transition_SS.exp().numpy(), log_emission_TS.numpy())
         assert_close(counts.posterior_TS, theirs(post.smoothed_probs))
         assert_close(counts.transition, theirs(post.trans_probs))
         assert float(counts.log_prob_T.sum()) == pytest.approx(float(post.marginal_loglik))
+        assert_close(smoothed.posterior_BTS[b], theirs(post.smoothed_probs))
+        total_SS += theirs(post.trans_probs)
+    assert_close(dense_counts(*case.batch)[1], total_SS)
 
 
 def test_dynamax_agrees_on_the_best_path(case, dynamax):
-    best = paths.viterbi(*case.batch)
+    best = viterbi(Chain.dense(*case.batch))
     for states_T, row in zip(best.states_BT, case.rows(), strict=True):
         mode = dynamax.hmm_posterior_mode(row[0].exp().numpy(), row[1].exp().numpy(), row[2].numpy())
         assert states_T.tolist() == mode.tolist()

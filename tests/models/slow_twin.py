@@ -20,17 +20,17 @@ class Seen:
     def __getattr__(self, role):
         if self.encoded is None:
             self.encoded = self.encoder.encode(self.states_U)
-        rows_UR = getattr(self.encoder, role)(self.encoded)
+        rows_UR = self.encoder.vectors(role, self.encoded)
         return rows_UR.new_zeros(self.states, rows_UR.shape[1]).index_copy(0, self.states_U, rows_UR)
 
 
 def involved(model, taking_part, state):
     """The states that an encoder is shown at once."""
-    everything = torch.arange(model.config.states)
     if model.encoder.independent or (state is not None and model.support is None):
-        return everything
-    carried = torch.zeros(model.config.states) if state is None else state.detach()
-    return torch.cat([taking_part.all_S, (carried > 0).any(0).nonzero().flatten()]).unique() if len(carried) else None
+        return torch.arange(model.config.states)
+    if state is None:
+        return taking_part.all_S
+    return torch.cat([taking_part.all_S, (state > 0).any(0).nonzero().flatten()]).unique()
 
 
 def slow_tables(model, taking_part, state=None):
@@ -62,9 +62,8 @@ def slow_transition_logits(model, vectors):
 def slow_emission(model, vectors):
     """Each state's words are those whose block it is in."""
     shape = model.config.vocab_size, model.config.states
-    if model.support is None:
-        lists = torch.arange(model.config.states).expand(shape)
-    else:
+    lists = torch.arange(model.config.states).expand(shape)
+    if model.support is not None:
         lists = model.states_MK[model.block_V]
     allowed = torch.zeros(shape, dtype=torch.bool).scatter(1, lists, True)
     if model.config.emission == "scalar":

@@ -28,11 +28,15 @@ def test_a_saved_hmm_is_found_again_by_its_kind(tmp_path):
     assert torch.equal(again.score(ids)[0], model.score(ids)[0])
 
 
-def test_models_of_before_there_were_kinds_still_load(tmp_path):
+def test_a_saved_model_tells_its_kind_and_every_setting(tmp_path):
+    """A name that changes here is a model that no longer loads: raise storage.FORMAT."""
     HMM(HMMConfig(7, 4), seed=1).save_pretrained(tmp_path / "model")
     about = json.loads((tmp_path / "model" / "config.json").read_text())
-    written = ["model_type", "format", "vocab_size", "states", "start", "transition", "emission", "rank", "shared"]
-    assert (list(about), about["model_type"]) == (written, "trellis_hmm")
+    written = [
+        "model_type", "format", "vocab_size", "states", "support", "blocks", "unclustered", "start", "transition",
+        "emission", "encoder", "width", "shared", "bias", "dropout", "init_scale",
+    ]  # fmt: skip
+    assert (list(about), about["model_type"], about["format"]) == (written, "trellis_hmm", 2)
 
 
 @pytest.mark.parametrize(

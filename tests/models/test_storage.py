@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
-from trellis.models import HMM, HMMConfig, storage
+from trellis.models import HMM, HMMConfig, load_model, storage
+from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
+from trellis.models.registry import config_class, model_class
 from trellis.text import WordTokenizer, load_tokenizer
 
-from .makers import CONFIGS, make, named, random_ids
+from .makers import CONFIGS, VOCABULARY, every_config, every_kind, make, make_kind, random_ids
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d", "e"])
 
@@ -18,13 +20,21 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def others():
+    """Models of the other kinds."""
+    yield KneserNey.fit(KneserNeyConfig(7), random_ids(1, 50, 7)[0].numpy(), quiet=True)
+    for kind in ("feed_forward", "lstm", "awd_lstm", "hmm_rnn"):
+        small = {"hidden": 6} if kind == "awd_lstm" else {"states": 5} if kind == "hmm_rnn" else {}
+        yield model_class(kind)(config_class(kind)(7, width=4, **small), seed=0)
+
+
 @pytest.fixture
 def saved(tmp_path):
     HMM(CONFIGS[0], seed=0).save_pretrained(tmp_path / "model", WORDS)
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=named)
+@every_config
 def test_scores_are_the_same_to_the_bit(config, tmp_path):
     model, ids = HMM(config, seed=3), random_ids(4, 9, 7)
     model.save_pretrained(tmp_path / "model")
@@ -32,6 +42,25 @@ def test_scores_are_the_same_to_the_bit(config, tmp_path):
     assert again.config == config
     assert torch.equal(again.score(ids)[0], model.score(ids)[0])
     assert [name for name, _ in again.named_parameters()] == [name for name, _ in model.named_parameters()]
+
+
+@every_kind
+def test_every_kind_of_hmm_survives_with_its_support(kind, tmp_path):
+    model, ids = make_kind(torch.float32, **kind), random_ids(4, 9, VOCABULARY)
+    model.save_pretrained(tmp_path / "model")
+    again = HMM.from_pretrained(tmp_path / "model")
+    assert again.config == model.config
+    assert torch.equal(again.score(ids)[0], model.score(ids)[0])
+    assert storage.tensors_of(again).keys() == storage.tensors_of(model).keys()
+
+
+def test_a_loaded_model_is_ready_for_use(saved, tmp_path):
+    assert not HMM.from_pretrained(saved).training
+    assert not load_model(saved).training
+    for model in others():
+        folder = tmp_path / model.config.kind
+        model.save_pretrained(folder)
+        assert not type(model).from_pretrained(folder).training
 
 
 def test_double_precision_survives(tmp_path):
@@ -85,11 +114,14 @@ def test_no_folder_at_all(tmp_path):
     ("change", "sentence"),
     [
         ({"format": 99}, "another version of Trellis"),
+        ({"format": 3}, "another version of Trellis"),
         ({"format": None}, "another version of Trellis"),
         ({"model_type": "gpt2"}, "a model of another kind"),
         ({"states": 5}, r"\(emission.table is 7×4, not 7×5\)"),
         ({"vocab_size": 8}, r"\(emission.table is 7×4, not 8×4\)"),
-        ({"emission": "low_rank", "rank": 2}, r"\(emission.left is absent, not 7×2\)"),
+        ({"emission": "low_rank", "width": 2}, r"\(emission.table is 7×4, not absent\)"),
+        ({"start": "low_rank", "width": 2}, r"\(encoder.tables.entering is absent, not 4×2\)"),
+        ({"support": "brown", "blocks": 2}, r"\(block_V is absent, not 7 of int64\)"),
         ({"states": "many"}, "'states' must be a whole number"),
         ({"stats": 4}, "did you mean 'states'"),
     ],
@@ -108,11 +140,70 @@ def test_json_that_is_no_object_is_refused(saved):
 
 
 def test_weights_that_do_not_fit_change_nothing(saved):
-    model = HMM(HMMConfig(7, 4, emission="low_rank", rank=2), seed=5)
+    model = HMM(HMMConfig(7, 4, emission="low_rank", width=2), seed=5)
     before = [parameter.clone() for parameter in model.parameters()]
     with pytest.raises(TrellisError, match="do not fit"):
         storage.restore(model, storage.read_tensors(saved / "model.safetensors"), saved)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_restored_numbers_count_as_changed(saved):
+    """What is kept of a model goes by PyTorch's count of changes."""
+    model = HMM(CONFIGS[0], seed=5)
+    before = [tensor._version for tensor in model.parameters()]
+    storage.restore(model, storage.read_tensors(saved / "model.safetensors"), saved)
+    assert all(now._version > then for now, then in zip(model.parameters(), before, strict=True))
+
+
+OLD_SETTINGS = {
+    "trellis_hmm": {
+        "vocab_size": 7, "states": 4, "start": "scalar", "transition": "scalar", "emission": "scalar", "rank": 3,
+        "shared": False,
+    },
+    "trellis_blocked": {
+        "vocab_size": 7, "states": 4, "blocks": 2, "width": 6, "transition": "hierarchical", "parameters": "neural",
+        "embeddings": "independent", "clusters": "brown", "unclustered": None, "dropout": 0.5,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(params=OLD_SETTINGS)
+def old(request, tmp_path):
+    """A model as version 0.1.0 wrote it."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    about = {"model_type": request.param, "format": 1} | OLD_SETTINGS[request.param]
+    (folder / "config.json").write_text(json.dumps(about))
+    storage.write_tensors(folder / "model.safetensors", {"emission.table": torch.zeros(7, 4)})
+    return folder
+
+
+@pytest.mark.parametrize("load", [load_model, HMM.from_pretrained])
+def test_an_hmm_of_the_older_layout_says_what_to_do(load, old):
+    with pytest.raises(TrellisError) as refused:
+        load(old)
+    assert str(refused.value) == (
+        f"{old} was saved by an older layout of Trellis: train it again, or use it with the version that wrote it "
+        "(0.1.0)."
+    )
+
+
+def test_a_model_of_the_older_layout_may_be_replaced(old):
+    HMM(CONFIGS[0], seed=0).save_pretrained(old)
+    assert HMM.from_pretrained(old).config == CONFIGS[0]
+
+
+def test_other_kinds_are_the_same_in_both_formats(tmp_path):
+    for model in others():
+        folder = tmp_path / model.config.kind
+        model.eval().save_pretrained(folder)
+        about = json.loads((folder / "config.json").read_text())
+        assert about["format"] == storage.FORMAT == 2
+        (folder / "config.json").write_text(json.dumps(about | {"format": 1}))
+        assert torch.equal(load_model(folder).score(random_ids(2, 5, 7))[0], model.score(random_ids(2, 5, 7))[0])
+        (folder / "config.json").write_text(json.dumps(about | {"format": 3}))
+        with pytest.raises(TrellisError, match="another version of Trellis"):
+            load_model(folder)
 
 
 class FailingTokenizer:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from trellis.errors import TrellisError
 from trellis.text import Batch, MemoryCorpus, Streams, Windows, WordTokenizer, prepare
 
+from ..pretend_device import pretend_device
+
 KINDS = [Streams, Windows]
 
 
@@ -33,7 +35,21 @@ def rows(batch: Batch) -> list[list[int]]:
 
 def same(one: Batch, other: Batch) -> bool:
     equal = torch.equal(one.ids, other.ids) and torch.equal(one.lengths, other.lengths)
-    return equal and one.carried == other.carried
+    if one.labels is None or other.labels is None:
+        return equal and one.carried == other.carried and one.labels is other.labels
+    return equal and one.carried == other.carried and torch.equal(one.labels, other.labels)
+
+
+def label_of(ids):
+    """A label that tells every token from all others, and some that are unknown."""
+    return np.where(np.asarray(ids) % 5 == 0, -1, np.asarray(ids, dtype=np.int64) * 7)
+
+
+def labelled(batch: Batch) -> bool:
+    """Whether every token has its own label, and padding none."""
+    padding = torch.arange(batch.ids.shape[1]) >= batch.lengths[:, None]
+    want = torch.from_numpy(label_of(batch.ids)).masked_fill(padding, -1)
+    return batch.labels is not None and torch.equal(batch.labels, want)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,6 +99,48 @@ def test_processes_together_see_the_rows_of_one(kind, world, data):
     for batch, *shares in zip(whole.epoch(1), *(part.epoch(1) for part in parts), strict=True):
         assert rows(batch) == [row for share in shares for row in rows(share)]
         assert {share.carried for share in shares} == {batch.carried}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=settings(), epoch=st.integers(0, 3))
+def test_labels_go_with_their_tokens(kind, case, epoch):
+    ids, ends, options = case
+    batches = list(kind(ids, ends, **options, labels=label_of(ids)).epoch(epoch))
+    bare = list(kind(ids, ends, **options).epoch(epoch))
+    assert all(labelled(batch) and batch.labels.dtype == torch.int64 for batch in batches)
+    assert all(batch.labels is None for batch in bare)
+    assert [rows(batch) for batch in batches] == [rows(batch) for batch in bare]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=settings(), start=st.integers(0, 40))
+def test_labels_go_with_their_tokens_when_resumed(kind, case, start):
+    ids, ends, options = case
+    skipped = islice(kind(ids, ends, **options, labels=label_of(ids)).batches(), start, start + 4)
+    resumed = list(islice(kind(ids, ends, **options, labels=label_of(ids)).batches(start_step=start), 4))
+    assert all(same(*pair) for pair in zip(skipped, resumed, strict=True))
+    assert all(labelled(batch) for batch in resumed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", [2, 3])
+@given(data=st.data())
+def test_labels_go_with_their_tokens_to_every_process(kind, world, data):
+    ids, ends, options = data.draw(settings(world))
+    parts = [kind(ids, ends, **options, rank=rank, world=world, labels=label_of(ids)) for rank in range(world)]
+    for shares in zip(*(part.epoch(1) for part in parts), strict=True):
+        assert all(labelled(share) for share in shares)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_moves_with_everything_it_has(kind):
+    with pretend_device() as device:
+        for labels in (None, np.arange(10)):
+            batch = next(kind(np.arange(10), batch_size=3, length=3, labels=labels).batches())
+            moved = batch.to(device)
+            assert {t.device for t in (moved.ids, moved.lengths, moved.labels) if t is not None} == {device}
+            assert (moved.tokens, moved.carried) == (batch.tokens, batch.carried)
+            assert same(moved.to(torch.device("cpu")), batch)
 
 
 @given(case=settings())
@@ -174,6 +232,9 @@ def test_an_id_file_brings_its_documents(tmp_path):
         ({"documents": np.array([7, 3, 10])}, "documents' ends"),
         ({"documents": np.array([], dtype=int)}, "documents' ends"),
         ({"ids": np.array([], dtype=int)}, "no tokens"),
+        ({"labels": np.arange(9)}, "There are 9 labels for 10 tokens"),
+        ({"labels": np.zeros((2, 5), dtype=int)}, "There are 2 × 5 labels for 10 tokens"),
+        ({"labels": np.zeros(10)}, "Labels of type float64 are no states"),
     ],
 )
 def test_bad_settings(kind, options, message):

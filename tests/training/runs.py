@@ -29,6 +29,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "baum_welch windows": {"batch_size": 5, "method": "baum_welch"},
     "full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "epochs": 5.0},
     "blocked streams": {"batch_size": 5, "batching": "streams"},
+    "joint windows": {"batch_size": 5, "objective": "joint"},
+    "joint streams": {"batch_size": 5, "batching": "streams", "objective": "joint"},
+    "joint full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "objective": "joint"},
     "one window": {"batch_size": 2, "length": 1000},  # one process never has anything to do
 }
 STOPPED: dict[str, Any] = {"batch_size": 5, "batching": "streams", "epochs": 3.0}
@@ -45,6 +48,16 @@ def text(cache: Path, documents: int = 30, seed: int = 0) -> IdFile:
             word = (word + 1) % 5 if rng.random() < 0.8 else int(rng.integers(5))
         texts.append(" ".join(words))
     return prepare(MemoryCorpus(f"text-{seed}", tuple(texts)), WORDS, cache, quiet=True)
+
+
+def some_labels(ids: IdFile, states: int = STATES, block_V: torch.Tensor | None = None) -> np.ndarray:
+    """States for two tokens in three, drawn at random: of any block, or of the word's."""
+    rng = np.random.default_rng(5)
+    blocks = 1 if block_V is None else int(block_V.max()) + 1
+    label_N = rng.integers(states // blocks, size=len(ids))
+    if block_V is not None:
+        label_N += block_V.numpy()[np.asarray(ids.ids, dtype=np.int64)] * (states // blocks)
+    return np.where(rng.random(len(ids)) < 2 / 3, label_N, -1)
 
 
 def make_model(seed: int) -> HMM:
@@ -83,11 +96,13 @@ def run(
     resume: bool = False,
     valid: bool = True,
     make: Callable[[int], Model] = make_model,
+    labels: np.ndarray | None = None,
 ) -> Trained:
-    """Train in `folder/run` on texts cached beside it."""
-    cache = folder / "cache"
-    held_out = text(cache, 8, seed=1) if valid else None
-    return train(make, WORDS, text(cache), held_out, chosen, folder / "run", resume=resume, quiet=True)
+    """Train in `folder/run` on texts cached beside it; with the joint objective, on some labels if none are given."""
+    learnt, held_out = text(folder / "cache"), text(folder / "cache", 8, seed=1) if valid else None
+    if labels is None and chosen.objective == "joint":
+        labels = some_labels(learnt)
+    return train(make, WORDS, learnt, held_out, chosen, folder / "run", resume=resume, quiet=True, labels=labels)
 
 
 def diary(folder: Path) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trellis.training import checkpoints
+from trellis.training import checkpoints, distributed
 from trellis.training.distributed import World
 
 from .runs import SHARED, STOPPED, diary, run, settings, shared_model, tensors
@@ -73,6 +73,25 @@ def test_shares_are_every_row_once_and_fair(size, rows):
     shares = [list(range(rows))[World(rank, size).share(rows)] for rank in range(size)]
     assert list(itertools.chain(*shares)) == list(range(rows))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(("device", "way"), [("cpu", "gloo"), ("cuda:1", "nccl"), ("mps", "gloo")])
+def test_processes_meet_where_they_compute_if_that_is_a_gpu_of_nvidias(device, way, monkeypatch):
+    called = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: called.append(str(device)))
+    monkeypatch.setattr(distributed.atexit, "register", lambda function: None)
+    monkeypatch.setattr(distributed.dist, "init_process_group", called.append)
+    monkeypatch.setattr(distributed.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
+    here = distributed.world(torch.device(device))
+    assert called == (["cuda:1", "nccl"] if way == "nccl" else ["gloo"])
+    assert here == World(1, 2, torch.device(device if way == "nccl" else "cpu"))
+
+
+def test_one_process_meets_nobody(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert distributed.world(torch.device("cpu")) == World()
 
 
 def test_alone_a_process_is_its_own_sum():

@@ -88,6 +88,10 @@ def lstm(seed):
         ({"method": "baum_welch", "full_batch": True, "epochs": 14.0, "step_size": 0.7}, make_model),
         *(({"batching": b, "lr": 0.01}, make) for b, make in itertools.product(BATCHINGS, (lstm, blocked))),
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0, "lr": 0.01}, lstm),
+        *(
+            ({"method": m, "batching": b, "objective": "joint"}, make_model)
+            for m, b in itertools.product(("adamw", "baum_welch"), BATCHINGS)
+        ),
     ],
 )
 def test_a_run_stopped_and_crashed_ends_with_the_same_weights(changes, make, at_update, tmp_path):

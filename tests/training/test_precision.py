@@ -1,8 +1,10 @@
 import pytest
+import torch
 
 from trellis.errors import TrellisError
 from trellis.training import precision
 
+from ..pretend_device import pretend_device
 from .runs import BATCHINGS, METHODS, diary, run, settings
 
 
@@ -28,6 +30,23 @@ def test_a_processor_that_survives_is_asked_once(monkeypatch, tmp_path):
     for _ in range(3):
         precision.check_precision("bf16")
     assert (tmp_path / "asked").read_text() == "x"
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_the_processor_is_not_asked_for_what_a_gpu_will_do(monkeypatch):
+    monkeypatch.setattr(precision, "PROBE", "import os; os.abort()")
+    precision.check_precision("bf16", torch.device("cuda", 1))
+
+
+def test_bf16_where_there_are_no_such_products_is_one_sentence(tmp_path):
+    sentence = r"^there are no bf16 products on lazy:0: set training\.precision=float32\.$"
+    with pretend_device() as device:
+        with pytest.raises(TrellisError, match=sentence):
+            precision.check_precision("bf16", device)
+        with pytest.raises(TrellisError, match=sentence):
+            run(tmp_path, settings(precision="bf16", device=str(device)))
+        precision.check_precision("float32", device)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)

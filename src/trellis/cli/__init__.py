@@ -21,6 +21,7 @@ Results go to standard output, progress and messages to standard error. Exit cod
 mend (said in one sentence), 3 training stopped as asked and can be resumed, 130 interrupted.
 """
 START = "Start here:\n\ntrellis train model.states=64\n\ntrellis sample runs/pydocs-64"
+LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk; a limit on file sizes counts too
 
 app = typer.Typer(
@@ -46,13 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _nobody_listens()
     except MemoryError:
-        return _refuse("there is not enough memory: ask for fewer states, a smaller batch or a shorter text.")
+        return _refuse(f"there is not enough memory: {LESS}.")
     except OSError as error:
         return _refuse(_disk_sentence(error))
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
-            raise
-        return _refuse("there is not enough memory: ask for fewer states, a smaller batch or a shorter text.")
+        if "can't allocate memory" in str(error):
+            return _refuse(f"there is not enough memory: {LESS}.")
+        if "out of memory" in str(error) or type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
+            return _refuse(f"the GPU has not enough memory: {LESS}, or compute on the processor (training.device=cpu).")
+        raise
     except Exception as error:
         if usage := getattr(error, "format_message", None):  # typer's own errors about options and arguments
             return _refuse_usage(" ".join(usage().split()))

@@ -52,10 +52,11 @@ def run(
     from trellis.models.storage import RUN_FILE
     from trellis.text.sources import prepare_texts
     from trellis.training import Stopped
+    from trellis.training.device import choose_device
     from trellis.training.precision import check_precision
 
     config = _configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
-    check_precision(config.training.precision)
+    check_precision(config.training.precision, choose_device(config.training.device))
     ours = _check_folder(config, resume)
     texts = prepare_texts(config.data, quiet=not chief())
     shape = config.with_vocabulary(texts.tokenizer.vocab_size)
@@ -70,6 +71,7 @@ def run(
     try:
         trained = train(
             make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
+            labels=texts.labels,
         )  # fmt: skip
     except Stopped as stopped:
         if chief():

@@ -6,6 +6,7 @@ explains each token. It does not know what parameters these came from, nor what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -103,6 +104,15 @@ class Chain(NamedTuple):
         batch, time, _ = self.shape
         full_B = torch.full((batch,), time, device=self.index_BT.device)
         return full_B if self.lengths_B is None else self.lengths_B
+
+    def exact_first(self) -> Tensor:
+        """log p(first state) of all rows in float64, where float32 may not hold it."""
+        log_first_BS = widened(self.log_first_BS).clone()
+        if self.log_first is not None:
+            lost_BS = log_first_BS < math.log(torch.finfo(self.log_first_BS.dtype).tiny)
+            for row in lost_BS.any(1).nonzero().flatten().cpu().tolist():
+                log_first_BS[row] = self.log_first(row)
+        return log_first_BS
 
     def columns(self) -> tuple[Tensor, Tensor]:
         """The distinct columns and the one that each token takes; a token of given state has that state alone."""

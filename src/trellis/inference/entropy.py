@@ -30,7 +30,7 @@ def entropy(chain: Chain) -> Tensor:
     rows = Rows.of(chain.lengths_B, batch, time)
     transition = chain.transition if rows.order is None else chain.transition.sorted(rows.order)
     steps = transition.mapped(torch.exp), transition.mapped(lambda log: torch.special.entr(log.exp()))
-    first_BS = rows.sort(widened(chain.log_first_BS).exp())
+    first_BS = rows.sort(chain.exact_first().exp())
     entropy_B, least_B = _recursion(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows)
     for row in (least_B < UNDERFLOW).nonzero().flatten().cpu().tolist():
         asked = log_space.row_of(chain, log_columns_NS, index_BT, rows.callers(row), rows.length(row))

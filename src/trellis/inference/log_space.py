@@ -97,7 +97,10 @@ def _after(row: Row) -> Tensor:
 
 
 class Counts(NamedTuple):
-    """Expected counts of a possible row, times a weight: p(state at each token | row), and of each step."""
+    """Expected counts of a row, times a weight: p(state at each token | row), and of each step.
+
+    An impossible row counts for nothing.
+    """
 
     row: Row
     weight: Tensor
@@ -106,13 +109,20 @@ class Counts(NamedTuple):
     log_after_TS: Tensor
 
     @property
+    def possible(self) -> bool:
+        """Whether the row can be at all."""
+        return bool(torch.isfinite(self.log_prob_T.sum()))
+
+    @property
     def posterior_TS(self) -> Tensor:
         """Expected visits of each state at each token."""
+        if not self.possible:
+            return torch.zeros_like(self.log_belief_TS)
         return (self.log_belief_TS + self.log_after_TS).softmax(1) * self.weight
 
     def steps(self) -> Iterator[tuple[int, Piece, Tensor]]:
         """Each step and piece of it, with the expected number of times it was taken, [to, from]."""
-        for t in range(1, self.row.length):
+        for t in range(1, self.row.length if self.possible else 0):
             log_later_S = self.row.log_emission_TS[t] + self.log_after_TS[t] - self.log_prob_T[t:].sum()
             for piece in self.row.pieces(t):
                 log_both_CN = self.log_belief_TS[t - 1][piece.from_] + piece.matrix + log_later_S[piece.to][:, None]
@@ -120,21 +130,20 @@ class Counts(NamedTuple):
 
 
 def counts(row: Row, weight: Tensor) -> Counts:
-    """Expected counts of a possible row."""
+    """Expected counts of a row."""
     return Counts(row, weight, *filtered(row), _after(row))
 
 
 def entropy(row: Row) -> Tensor:
     """H(z | o) = log p(o) − E[log p(z, o)], the expectation step by step; −inf of an impossible row."""
-    log_prob_T, _ = filtered(row)
-    if row.length == 0 or not bool(torch.isfinite(log_prob_T.sum())):
-        return log_prob_T.sum()
     found = counts(row, torch.ones_like(row.log_first_S[0]))
+    if row.length == 0 or not found.possible:
+        return found.log_prob_T.sum()
     posterior_TS = found.posterior_TS
     expected = _weighed(posterior_TS, row.log_emission_TS) + _weighed(posterior_TS[0], row.log_first_S)
     for _, piece, count_CN in found.steps():
         expected = expected + _weighed(count_CN, piece.matrix)
-    return log_prob_T.sum() - expected
+    return found.log_prob_T.sum() - expected
 
 
 def _weighed(weight: Tensor, number: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def k_best(chain: Chain, k: int) -> KBest:
     check_lengths(chain.lengths_B, chain.shape[1])
     lengths_B, columns = chain.lengths(), chain.columns()
     # One path of no tokens leads to each first state; ranks beyond it are empty.
-    log_first_BS = chain.log_first_BS.to(chain.log_columns_NS)
+    log_first_BS = chain.exact_first().to(chain.log_columns_NS)
     empty_BSK = log_first_BS.new_full((*log_first_BS.shape, k - 1), -torch.inf)
     score_BSK = torch.cat([log_first_BS[..., None], empty_BSK], -1)
     log_prob_BK, end_BK, pointers_BTSK = _climb(score_BSK, chain.transition, *columns, lengths_B)

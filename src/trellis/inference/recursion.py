@@ -147,13 +147,14 @@ def walk_back(
     )  # fmt: skip
     log_first_BS = message_TBS[:1].sum(0) * done.first_BS  # nothing if there are no tokens
     transition: tuple[Tensor, ...] = ()
-    if not posterior_only:
+    learned = bool(done.transition.tensors) and not posterior_only
+    if learned:
         transition = done.transition.gradient(done.belief_TBS[:-1], message_TBS[1:])
     for row, asked in done.rescued.items():
         counts = log_space.counts(asked, _weight(grad_log_prob_TB[: asked.length, row]))
         posterior_TBS[: asked.length, row] = counts.posterior_TS.to(posterior_TBS)
         log_first_BS[row] = counts.posterior_TS[0].to(log_first_BS)
-        if not posterior_only:
+        if learned:
             for step, piece, count_CN in counts.steps():
                 done.transition.add_counts_(transition, step, row, piece, count_CN)
     return Gradients(log_first_BS, transition, posterior_TBS)

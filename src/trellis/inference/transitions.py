@@ -97,7 +97,7 @@ class Transition(ABC):
             from_N = from_ if isinstance(from_, Tensor) else torch.arange(self.states, device=to_BN.device)[from_]
             here_BNS[row_M[:, None], n_M[:, None], from_N] = picked_MN
         if found_BNS is None:
-            return torch.zeros(*to_BN.shape, self.states, device=to_BN.device)
+            return torch.full((*to_BN.shape, self.states), -torch.inf if log else 0.0, device=to_BN.device)
         return found_BNS
 
     def log_at(self, from_BT: Tensor, to_BT: Tensor) -> Tensor | None:

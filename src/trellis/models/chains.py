@@ -211,7 +211,7 @@ def _log_first(model: HMM, state: Tensor | None, list_BT: Tensor, crossing: Cros
         return next(model.parameters()).new_zeros(len(list_BT), lists_GJ.shape[1])
     list_B = list_BT[:, 0]
     if state is None:
-        log_first_BJ = model.log_start(crossing.to.vectors, crossing.kept_S, among=crossing.kept_S)[lists_GJ[list_B]]
+        log_first_BJ = model.log_start(crossing.to.source, crossing.kept_S, among=crossing.kept_S)[lists_GJ[list_B]]
         if crossing.alive_GJ is None:
             return log_first_BJ
         return log_first_BJ.masked_fill(~crossing.alive_GJ[list_B], -torch.inf)
@@ -219,12 +219,14 @@ def _log_first(model: HMM, state: Tensor | None, list_BT: Tensor, crossing: Cros
     width = max([1, *(state > 0).sum(1).cpu().tolist()])
     if width > model.block_size and not model.training and not torch.is_grad_enabled():
         # A gap has spread the belief: piece by piece.
-        first_BS = push_beliefs(model, crossing.to.vectors, state, lists_GJ[list_B])
+        first_BS = push_beliefs(model, crossing.to.source, state, lists_GJ[list_B])
         return first_BS.gather(1, lists_GJ[list_B]).log()
     belief_BK, from_BK = state.topk(width, sorted=False)
+    carried_BK = belief_BK > 0  # a row that has fewer is filled up with a state that takes part, and no belief in it
+    belief_BK, from_BK = belief_BK.where(carried_BK, 0.0), from_BK.where(carried_BK, crossing.kept_S[:1])
     pairs = Pairs(torch.arange(len(state), device=state.device), list_B)
-    from_ = Listed(crossing.to.vectors, from_BK)
-    into_BJK = model.transition.into(crossing.to.vectors, crossing._replace(from_=from_, pairs=pairs, few=True))
+    from_ = Listed(crossing.to.source, from_BK)
+    into_BJK = model.transition.into(crossing.to.source, crossing._replace(from_=from_, pairs=pairs, few=True))
     return log_belief((into_BJK * belief_BK.unsqueeze(1)).sum(-1), torch.empty(0))
 
 

@@ -47,7 +47,7 @@ class LowRankEmission(EmissionPart):
 
     def columns(self, vectors: Vectors, states_S: Tensor, words_N: Tensor) -> Tensor:
         """log p(word | state) of these words in these states, N×S, each state normalised over the vocabulary."""
-        return low_rank_columns(self.words, vectors.emitting(vectors.encode(states_S)), self.bias, words_N)
+        return low_rank_columns(self.words, vectors.vectors("emitting", vectors.encode(states_S)), self.bias, words_N)
 
     def block_columns(self, listed: Listed, support: Support, blocks_G: Tensor, words_N: Tensor, states: int) -> Tensor:
         """log p(word | state) of distinct words in the states listed, G×J, of their blocks `blocks_G`: N×J."""
@@ -55,15 +55,16 @@ class LowRankEmission(EmissionPart):
             place_NJ = listed.distinct.places()[torch.searchsorted(blocks_G, support.block_V[words_N])]
             return self._of_lists(listed, support.lists(), place_NJ, words_N, states)
         spans, place_N = Spans.of(support.block_V, blocks_G, words_N)
-        emitting_GJR = listed.distinct.spread(listed.emitting)
+        emitting_GJR = listed.distinct.spread(listed.vectors("emitting"))
         return block_columns(emitting_GJR, self.words, self.bias, spans).index_select(0, place_N)
 
     def _of_lists(self, listed: Listed, lists_VK: Tensor, place_NJ: Tensor, words_N: Tensor, states: int) -> Tensor:
         """The same from the list of every word: the states listed, normalised over all words that have them."""
         bias_N = None if self.bias is None else self.bias.index_select(0, words_N)
-        logits_NJ = overlapping_logits(self.words.index_select(0, words_N), listed.emitting, bias_N, place_NJ)
+        emitting_UR = listed.vectors("emitting")
+        logits_NJ = overlapping_logits(self.words.index_select(0, words_N), emitting_UR, bias_N, place_NJ)
         entries = Entries.among(lists_VK, listed.distinct.states_U, states)
-        log_total_U = overlapping_log_totals(self.words, listed.emitting, self.bias, entries)
+        log_total_U = overlapping_log_totals(self.words, emitting_UR, self.bias, entries)
         return logits_NJ - log_total_U.index_select(0, place_NJ.flatten()).view_as(place_NJ)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,23 +19,17 @@ if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
 
 
+ROLES = ("leaving", "entering", "emitting", "starting")  # what a state's vectors are for
+
+
 class Vectors(Protocol):
-    """The vectors of some states, by role; what was encoded of them once serves all roles."""
+    """The vectors of some states; what was encoded of them once serves every role."""
 
     def encode(self, states_N: Tensor) -> Tensor:
         """What the vectors of these states are made of."""
 
-    def leaving(self, encoded: Tensor) -> Tensor:
-        """How states are left, N×R."""
-
-    def entering(self, encoded: Tensor) -> Tensor:
-        """How states are entered, N×R."""
-
-    def emitting(self, encoded: Tensor) -> Tensor:
-        """How states emit, N×R."""
-
-    def starting(self, encoded: Tensor) -> Tensor:
-        """How states are the first of a text, N×R."""
+    def vectors(self, role: str, encoded: Tensor) -> Tensor:
+        """The vectors of states in one of the `ROLES`, N×R."""
 
     def once(self, name: str, states_N: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """One number a state, N, made when first asked for where these vectors last."""
@@ -45,7 +39,7 @@ class Encoder(nn.Module):
     """The vectors of states. `encode` is given all the states that take part in a batch at once, and runs once.
 
     An encoder in which states do not look at each other says so (`independent`), and may then be asked about any states
-    at any time.
+    at any time. `roles` are those that its model needs.
     """
 
     independent = False
@@ -57,21 +51,9 @@ class Encoder(nn.Module):
         """What the vectors of these states are made of."""
         raise NotImplementedError
 
-    def leaving(self, encoded: Tensor) -> Tensor:
-        """How states are left, N×R."""
+    def vectors(self, role: str, encoded: Tensor) -> Tensor:
+        """The vectors of states in one of the `ROLES`, N×R."""
         raise NotImplementedError
-
-    def entering(self, encoded: Tensor) -> Tensor:
-        """How states are entered, N×R."""
-        raise NotImplementedError
-
-    def emitting(self, encoded: Tensor) -> Tensor:
-        """How states emit, N×R."""
-        raise NotImplementedError
-
-    def starting(self, encoded: Tensor) -> Tensor:
-        """How states are the first of a text, N×R."""
-        return self.entering(encoded)
 
     def once(self, name: str, states_N: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """One number a state; while learning nothing lasts."""
@@ -88,7 +70,8 @@ class Picked:
         self.encoder, self.states_U, self.lasting = encoder, states_U, lasting
         self.place_S = states_U.new_full((states,), -1)
         self.place_S[states_U] = torch.arange(len(states_U), device=states_U.device)
-        self.kept: dict[str, tuple[Tensor, Tensor]] = {}
+        self.by_role: dict[str, Tensor] = {}
+        self.numbers: dict[str, tuple[Tensor, Tensor]] = {}
 
     @functools.cached_property
     def _encoded(self) -> Tensor:
@@ -98,46 +81,20 @@ class Picked:
         """The places of these states among those encoded."""
         return self.place_S[states_N]
 
-    @functools.cached_property
-    def _leaving(self) -> Tensor:
-        return self.encoder.leaving(self._encoded)
-
-    @functools.cached_property
-    def _entering(self) -> Tensor:
-        return self.encoder.entering(self._encoded)
-
-    @functools.cached_property
-    def _emitting(self) -> Tensor:
-        return self.encoder.emitting(self._encoded)
-
-    @functools.cached_property
-    def _starting(self) -> Tensor:
-        return self.encoder.starting(self._encoded)
-
-    def leaving(self, encoded: Tensor) -> Tensor:
-        """How states are left, N×R."""
-        return self._leaving.index_select(0, encoded)
-
-    def entering(self, encoded: Tensor) -> Tensor:
-        """How states are entered, N×R."""
-        return self._entering.index_select(0, encoded)
-
-    def emitting(self, encoded: Tensor) -> Tensor:
-        """How states emit, N×R."""
-        return self._emitting.index_select(0, encoded)
-
-    def starting(self, encoded: Tensor) -> Tensor:
-        """How states are the first of a text, N×R."""
-        return self._starting.index_select(0, encoded)
+    def vectors(self, role: str, encoded: Tensor) -> Tensor:
+        """The vectors of states in one of the `ROLES`, N×R."""
+        if role not in self.by_role:
+            self.by_role[role] = self.encoder.vectors(role, self._encoded)
+        return self.by_role[role].index_select(0, encoded)
 
     def once(self, name: str, states_N: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """One number a state, N: those not known yet are made, and kept if these vectors last."""
         if not self.lasting:
             return make(states_N)
-        if name not in self.kept:
+        if name not in self.numbers:
             known_S = torch.zeros_like(self.place_S, dtype=torch.bool)
-            self.kept[name] = known_S, make(states_N[:0]).new_zeros(len(known_S))
-        known_S, number_S = self.kept[name]
+            self.numbers[name] = known_S, make(states_N[:0]).new_zeros(len(known_S))
+        known_S, number_S = self.numbers[name]
         new_M = states_N[~known_S[states_N]].unique()
         if len(new_M):
             number_S[new_M] = make(new_M)
@@ -153,31 +110,21 @@ class Table(Encoder):
     def __init__(self, config: HMMConfig, blocks: int, roles: set[str]) -> None:
         super().__init__(config, blocks, roles)
         self.shared = config.shared
-        wanted = {"entering" if role == "starting" else role for role in roles}
-        if config.shared and wanted:
-            wanted = {"states"}
+        wanted = {self._name(role) for role in roles}
         tables = {name: torch.randn(config.states, config.width).mul_(config.scale) for name in sorted(wanted)}
         self.tables = nn.ParameterDict(tables)
+
+    def _name(self, role: str) -> str:
+        return "states" if self.shared else "entering" if role == "starting" else role
 
     def encode(self, states_N: Tensor) -> Tensor:
         """The states themselves."""
         return states_N
 
-    def _of(self, role: str, states_N: Tensor) -> Tensor:
-        table: Tensor = self.tables["states" if self.shared else role]
-        return table.index_select(0, states_N)
-
-    def leaving(self, encoded: Tensor) -> Tensor:
-        """How states are left, N×R."""
-        return self._of("leaving", encoded)
-
-    def entering(self, encoded: Tensor) -> Tensor:
-        """How states are entered, N×R."""
-        return self._of("entering", encoded)
-
-    def emitting(self, encoded: Tensor) -> Tensor:
-        """How states emit, N×R."""
-        return self._of("emitting", encoded)
+    def vectors(self, role: str, encoded: Tensor) -> Tensor:
+        """The vectors of states in one of the `ROLES`, N×R."""
+        table: Tensor = self.tables[self._name(role)]
+        return table.index_select(0, encoded)
 
 
 class ResidualNetwork(nn.Module):
@@ -204,35 +151,19 @@ class Residual(Encoder):
     def __init__(self, config: HMMConfig, blocks: int, roles: set[str]) -> None:
         super().__init__(config, blocks, roles)
         self.states = nn.Parameter(torch.randn(config.states, self._own_width(config)).mul_(config.scale))
-        wanted = [role for role in ("leaving", "emitting", "starting") if role in roles]
+        wanted = [role for role in ROLES if role in roles and role != "entering"]
         self.networks = nn.ModuleDict({role: ResidualNetwork(config.width) for role in wanted})
 
-    @staticmethod
-    def _own_width(config: HMMConfig) -> int:
+    def _own_width(self, config: HMMConfig) -> int:
         return config.width
 
     def encode(self, states_N: Tensor) -> Tensor:
         """The states' embeddings, N×R."""
         return self.states.index_select(0, states_N)
 
-    def leaving(self, encoded: Tensor) -> Tensor:
-        """How states are left, N×R."""
-        out: Tensor = self.networks["leaving"](encoded)
-        return out
-
-    def entering(self, encoded: Tensor) -> Tensor:
-        """How states are entered, N×R."""
-        return encoded
-
-    def emitting(self, encoded: Tensor) -> Tensor:
-        """How states emit, N×R."""
-        out: Tensor = self.networks["emitting"](encoded)
-        return out
-
-    def starting(self, encoded: Tensor) -> Tensor:
-        """How states are the first of a text, N×R."""
-        out: Tensor = self.networks["starting"](encoded)
-        return out
+    def vectors(self, role: str, encoded: Tensor) -> Tensor:
+        """The vectors of states in one of the `ROLES`, N×R."""
+        return encoded if role == "entering" else cast(Tensor, self.networks[role](encoded))
 
 
 class Factored(Residual):
@@ -245,30 +176,16 @@ class Factored(Residual):
         self.blocks = nn.Parameter(torch.randn(blocks, half).mul_(config.scale))
         self.composing = nn.ModuleDict({role: ResidualNetwork(config.width) for role in sorted(roles)})
 
-    @staticmethod
-    def _own_width(config: HMMConfig) -> int:
+    def _own_width(self, config: HMMConfig) -> int:
         return config.width // 2
 
     def encode(self, states_N: Tensor) -> Tensor:
         """The block's half of the embedding, then the state's, N×R."""
         return torch.cat([self.blocks.index_select(0, states_N // self.block_size), super().encode(states_N)], 1)
 
-    def leaving(self, encoded: Tensor) -> Tensor:
-        """How states are left, N×R."""
-        return super().leaving(self.composing["leaving"](encoded))
-
-    def entering(self, encoded: Tensor) -> Tensor:
-        """How states are entered, N×R."""
-        out: Tensor = self.composing["entering"](encoded)
-        return out
-
-    def emitting(self, encoded: Tensor) -> Tensor:
-        """How states emit, N×R."""
-        return super().emitting(self.composing["emitting"](encoded))
-
-    def starting(self, encoded: Tensor) -> Tensor:
-        """How states are the first of a text, N×R."""
-        return super().starting(self.composing["starting"](encoded))
+    def vectors(self, role: str, encoded: Tensor) -> Tensor:
+        """The vectors of states in one of the `ROLES`, N×R."""
+        return super().vectors(role, self.composing[role](encoded))
 
 
 ENCODERS: dict[str, type[Encoder]] = {"table": Table, "residual": Residual, "factored": Factored}

@@ -17,27 +17,19 @@ class Listed:
     """Lists of states, and their vectors: those of each distinct state are made once, when first asked for."""
 
     def __init__(self, vectors: Vectors, lists_NK: Tensor) -> None:
-        self.vectors, self.lists_NK, self.distinct = vectors, lists_NK, Distinct.of(lists_NK)
+        self.source, self.lists_NK, self.distinct = vectors, lists_NK, Distinct.of(lists_NK)
+        self.by_role: dict[str, Tensor] = {}
 
     @functools.cached_property
     def encoded(self) -> Tensor:
         """What the vectors of the distinct states are made of: encoded once for all roles."""
-        return self.vectors.encode(self.distinct.states_U)
+        return self.source.encode(self.distinct.states_U)
 
-    @functools.cached_property
-    def leaving(self) -> Tensor:
-        """How the distinct states are left, U×R."""
-        return self.vectors.leaving(self.encoded)
-
-    @functools.cached_property
-    def entering(self) -> Tensor:
-        """How the distinct states are entered, U×R."""
-        return self.vectors.entering(self.encoded)
-
-    @functools.cached_property
-    def emitting(self) -> Tensor:
-        """How the distinct states emit, U×R."""
-        return self.vectors.emitting(self.encoded)
+    def vectors(self, role: str) -> Tensor:
+        """The vectors of the distinct states in one of the roles, U×R."""
+        if role not in self.by_role:
+            self.by_role[role] = self.source.vectors(role, self.encoded)
+        return self.by_role[role]
 
 
 class Crossing(NamedTuple):
@@ -64,9 +56,9 @@ class Crossing(NamedTuple):
         """How the states of the lists are entered, G×J×R, and the pairs; where pairs are few, so are these lists."""
         from_P, to_P = self.pairs
         if len(to_P) >= len(self.to.lists_NK):
-            return self.to.distinct.spread(self.to.entering), self.pairs
+            return self.to.distinct.spread(self.to.vectors("entering")), self.pairs
         place_PJ = self.to.distinct.places()[to_P]
-        entering_IR = self.to.entering.index_select(0, place_PJ.flatten())
+        entering_IR = self.to.vectors("entering").index_select(0, place_PJ.flatten())
         own_P = torch.arange(len(to_P), device=to_P.device)
         return entering_IR.view(*place_PJ.shape, entering_IR.shape[1]), Pairs(from_P, own_P)
 

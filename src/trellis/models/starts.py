@@ -46,7 +46,7 @@ class LowRankStart(StartPart):
 
     def logits(self, vectors: Vectors, states_N: Tensor) -> Tensor:
         """Logits of starting in these states, N."""
-        starting_NR = vectors.starting(vectors.encode(states_N))
+        starting_NR = vectors.vectors("starting", vectors.encode(states_N))
         return (starting_NR @ self.first).to(self.first)
 
 

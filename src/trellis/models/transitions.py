@@ -68,14 +68,14 @@ class LowRankTransition(TransitionPart):
 
         def make(states_N: Tensor) -> Tensor:
             same = states_N is from_.distinct.states_U
-            leaving_NR = from_.leaving if same else vectors.leaving(vectors.encode(states_N))
-            return log_totals(leaving_NR, vectors.entering(vectors.encode(kept_S)))
+            leaving_NR = from_.vectors("leaving") if same else vectors.vectors("leaving", vectors.encode(states_N))
+            return log_totals(leaving_NR, vectors.vectors("entering", vectors.encode(kept_S)))
 
         return vectors.once("transition", from_.distinct.states_U, make)
 
     def into(self, vectors: Vectors, crossing: Crossing) -> Tensor:
         """Probabilities [pair, to, from] of a crossing's pairs."""
-        leaving_UR, left = crossing.from_.leaving, crossing.from_.distinct
+        leaving_UR, left = crossing.from_.vectors("leaving"), crossing.from_.distinct
         entering_GJR, pairs = crossing.entering()
         log_block_UM, shift_FK = self._log_block(leaving_UR), None
         if log_block_UM is None:
@@ -90,8 +90,8 @@ class LowRankTransition(TransitionPart):
         """The slow twin of `into`: logarithms of some pairs' probabilities in float64, [pair, to, from]."""
         from_F, from_N = crossing.pairs.from_P[chosen_N].unique(return_inverse=True)
         place_FK, to_N = crossing.from_.distinct.places()[from_F], crossing.pairs.to_P[chosen_N]
-        leaving_FKR = widened(crossing.from_.leaving[place_FK])
-        entering_NJR = widened(crossing.to.entering[crossing.to.distinct.places()[to_N]])
+        leaving_FKR = widened(crossing.from_.vectors("leaving")[place_FK])
+        entering_NJR = widened(crossing.to.vectors("entering")[crossing.to.distinct.places()[to_N]])
         logits_NKJ = leaving_FKR[from_N] @ entering_NJR.transpose(1, 2)
         log_block_FKM = self._log_block(leaving_FKR)
         if log_block_FKM is None:
@@ -104,8 +104,8 @@ class LowRankTransition(TransitionPart):
 
     def log_rows(self, vectors: Vectors, from_N: Tensor, to_S: Tensor) -> Tensor:
         """log p(next state | state) from some states to all that take part, N×S."""
-        leaving_NR = vectors.leaving(vectors.encode(from_N))
-        logits_NS = (leaving_NR @ vectors.entering(vectors.encode(to_S)).T).to(leaving_NR)
+        leaving_NR = vectors.vectors("leaving", vectors.encode(from_N))
+        logits_NS = (leaving_NR @ vectors.vectors("entering", vectors.encode(to_S)).T).to(leaving_NR)
         log_block_NM = self._log_block(leaving_NR)
         return logits_NS.log_softmax(-1) if log_block_NM is None else _block_then_state(log_block_NM, logits_NS)
 

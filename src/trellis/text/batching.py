@@ -64,8 +64,11 @@ class _Batching(ABC):
         self.rank, self.world, self.labels = rank, world, labels
         if labels is not None and labels.shape != (len(ids),):
             raise TrellisError(
-                f"There are labels of shape {labels.shape} for {len(ids)} tokens; give one state a token, -1 if unknown."
+                f"There are {' × '.join(map(str, labels.shape))} labels for {len(ids)} tokens; give one state a token, "
+                "-1 if unknown."
             )
+        if labels is not None and not np.issubdtype(labels.dtype, np.integer):
+            raise TrellisError(f"Labels of type {labels.dtype} are no states; give whole numbers.")
         _check_settings(len(ids), batch_size, length, seed, rank, world)
 
     @property

@@ -9,7 +9,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
 from trellis.folders import default_cache, disk_trouble, one_at_a_time, whole_folder
@@ -35,6 +38,7 @@ class DataSettings:
     vocab_size: int | None = None  # types to learn; by default all words, or 8,192 pieces for bpe
     min_count: int = 1  # words: rarer ones are <unk>
     max_tokens: int | None = None  # stop after the document that reaches so many; by default take all
+    labels: str | None = None  # a .npy file of one state a training token, −1 if unknown, for training.objective=joint
 
     def __post_init__(self) -> None:
         if not self.corpus:
@@ -71,15 +75,27 @@ class Texts(NamedTuple):
     tokenizer: Tokenizer
     train: IdFile
     valid: IdFile | None
+    labels: NDArray[Any] | None  # the states of the training tokens, where some are given
 
 
 def prepare_texts(data: DataSettings, quiet: bool = False) -> Texts:
     """Open every text before any work starts, then find or learn the tokenizer, then tokenise."""
     corpus, valid = open_split(data, "train"), open_split(data, "valid")
+    labels = None if data.labels is None else _read_labels(data.labels)
     assert corpus is not None
     tokenizer = find_tokenizer(corpus, data, quiet)
     ids = prepare(corpus, tokenizer, max_tokens=data.max_tokens, quiet=quiet)
-    return Texts(tokenizer, ids, None if valid is None else prepare(valid, tokenizer, quiet=quiet))
+    return Texts(tokenizer, ids, None if valid is None else prepare(valid, tokenizer, quiet=quiet), labels)
+
+
+def _read_labels(path: str) -> NDArray[Any]:
+    try:
+        labels: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        raise TrellisError(f"{path} is not a NumPy file of whole numbers: write the labels with numpy.save.") from None
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise TrellisError(f"{path} holds {labels.dtype} of shape {labels.shape}: give one whole number a token.")
+    return labels
 
 
 def evaluation_ids(

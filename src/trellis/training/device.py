@@ -21,10 +21,19 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise TrellisError(f"training.device cannot be '{name}': {nearest(name, DEVICES)}") from None
-    if not there.get(device.type, True):
+    if not (there[device.type] if device.type in there else _can_hold_tensors(device)):
         raise TrellisError(f"this machine has no {device.type} device: set training.device=cpu, or auto.")
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise TrellisError(f"there is no {device}: this machine has {torch.cuda.device_count()} GPUs.")
     return device
+
+
+def _can_hold_tensors(device: torch.device) -> bool:
+    """Whether a tensor can be made there: of types of device that are not ours, the only way to know."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        return False
+    return True

@@ -36,9 +36,12 @@ from trellis.training.distributed import World, world
 from trellis.training.initialisers import INITIALISERS, Beginning
 from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner, NothingToLearn
 from trellis.training.metrics import Metrics
+from trellis.training.objectives import check_labels
 from trellis.training.precision import check_precision
 from trellis.training.schedules import Schedule
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import RESTARTS, TrainingSettings
+
+DIGESTED = 1 << 20  # labels hashed at once: 8 MB
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
@@ -73,28 +76,33 @@ def train(
     there goes on and the final weights are those of a run never disturbed. `labels` gives the states of the text's
     tokens, −1 where they are unknown, to training.objective=joint.
     """
-    check_precision(settings.precision)
+    device = choose_device(settings.device)
+    check_precision(settings.precision, device)
     folder = Path(folder)
     if not resume and checkpoints.begun(folder):
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder.")
     if (labels is None) != (settings.objective != "joint"):
         raise TrellisError("labels and training.objective=joint belong together: give both or neither.")
-    device = choose_device(settings.device)
     here = world(device)
+    trials: list[float] = []  # seconds of each
 
     def run(make: Callable[[], Model], folder: Path, restart_steps: int | None = None) -> Trained:
-        began = time.monotonic()
+        began, earlier = time.monotonic(), len(trials)
         model = make().to(device)
-        made = time.monotonic() - began  # some kinds count or cluster the text here
+        # Some kinds count or cluster the text here; trials are accounted for by themselves.
+        made = time.monotonic() - began - sum(trials[earlier:])
         texts = _Texts(text, valid, labels)
         return _Run(model, tokenizer, texts, settings, folder, here, quiet, made, restart_steps).finish()
 
     def trial(seed: int) -> float | None:
         if valid is None:
             return None
-        return run(lambda: make_model(seed), folder / f"restart-{seed}", settings.restart_steps).perplexity
+        began = time.monotonic()
+        found = run(lambda: make_model(seed), folder / f"restart-{seed}", settings.restart_steps).perplexity
+        trials.append(time.monotonic() - began)
+        return found
 
-    beginning = Beginning(make_model, settings.seed, settings.restarts, trial)
+    beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial)
     return run(lambda: INITIALISERS[settings.init](beginning), folder)
 
 
@@ -130,6 +138,8 @@ class _Run:
             text, batch_size=settings.batch_size, length=settings.length, shuffle=settings.shuffle,
             seed=settings.seed, rank=here.rank, world=here.size, labels=labels,
         )  # fmt: skip
+        if labels is not None:
+            check_labels(model, text, labels)
         steps = self.batching.steps_per_epoch
         self.per_update = steps if settings.full_batch else settings.accumulate
         self.updates = max(1, round(settings.epochs * steps / self.per_update))
@@ -148,7 +158,8 @@ class _Run:
         """What must be the same for a checkpoint to go on: all but how often to look and save."""
         told = asdict(replace(self.settings, keep=1, checkpoint_every=1, device="auto"))
         valid = self.valid.meta.content_hash if self.valid else None
-        about = [told, [self.model.config.kind, asdict(self.model.config)], asdict(text.meta), valid, self.updates]
+        model = [self.model.config.kind, asdict(self.model.config)]
+        about = [told, model, asdict(text.meta), valid, self.updates, _digest(self.batching.labels)]
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
     def finish(self) -> Trained:
@@ -270,6 +281,16 @@ class _Run:
                 state,
                 self.settings.keep,
             )
+
+
+def _digest(labels: NDArray[Any] | None) -> str | None:
+    """Hash of a text's labels, whatever type of number they are kept as."""
+    if labels is None:
+        return None
+    found = hashlib.sha256()
+    for begin in range(0, len(labels), DIGESTED):
+        found.update(np.ascontiguousarray(labels[begin : begin + DIGESTED], dtype=np.int64))
+    return found.hexdigest()
 
 
 def _learner(model: Model, settings: TrainingSettings, here: World) -> Learner:

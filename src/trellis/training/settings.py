@@ -12,6 +12,9 @@ from trellis.training.initialisers import INITIALISERS
 from trellis.training.objectives import OBJECTIVES
 
 
+RESTARTS = 5  # seeds, if nothing is said
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """A training run. `epochs`, `batch_size` and the rest count over all processes together."""
@@ -41,7 +44,7 @@ class TrainingSettings:
 
     objective: str = "marginal"  # likelihood of the tokens, or of tokens and given states (data.labels): joint
     init: str = "random"  # the first parameters: random, or restarts (the best of several seeds on validation text)
-    restarts: int = 5  # init=restarts: seeds to try
+    restarts: int | None = None  # init=restarts: seeds to try; by default 5
     restart_steps: int = 100  # init=restarts: updates each of them gets before the choice, at most those of the run
 
     validations: float = 4.0  # validations an epoch
@@ -58,7 +61,6 @@ class TrainingSettings:
             "batch_size",
             "length",
             "accumulate",
-            "restarts",
             "restart_steps",
             "checkpoint_every",
             "keep",
@@ -80,7 +82,11 @@ class TrainingSettings:
             if getattr(self, name) not in known:
                 chosen = getattr(self, name)
                 raise TrellisError(f"'training.{name}' cannot be {chosen!r}: {nearest(str(chosen), known)}")
-        if not 0 <= self.seed < 2**63 - self.restarts:
+        if self.restarts is not None and (self.restarts < 1 or (self.restarts > 1 and self.init != "restarts")):
+            raise TrellisError(
+                f"training.restarts={self.restarts} needs training.init=restarts, and at least 1: set both or neither."
+            )
+        if not 0 <= self.seed < 2**63 - (self.restarts or RESTARTS):
             raise TrellisError(f"training.seed must be a whole number from 0 to 2^63, not {self.seed}.")
         if self.full_batch and self.method != "baum_welch":
             raise TrellisError("training.full_batch is for Baum–Welch: set training.method=baum_welch too.")

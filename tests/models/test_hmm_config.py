@@ -1,0 +1,102 @@
+import pytest
+
+from trellis import TrellisError
+from trellis.models import HMM, HMMConfig
+from trellis.models.hmm_config import LARGEST
+from trellis.settings import build
+
+from .makers import KINDS, VOCABULARY
+
+BROWN = {"support": "brown", "states": 24, "blocks": 3, "width": 6}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"vocab_size": 10, "states": 0}, "at least one state, not 0: set model.states"),
+        ({"vocab_size": 1}, "a vocabulary of 1 word leaves nothing to predict"),
+        (
+            {"vocab_size": 10, "states": 4, "width": 5, "transition": "low_rank"},
+            "model.width is 5, but must lie between",
+        ),
+        ({"vocab_size": 10, "states": 4, "width": 0, "emission": "low_rank"}, "model.width is 0"),
+        ({"vocab_size": 10, "emission": "lowrank"}, "emission' cannot be 'lowrank': did you mean 'low_rank'"),
+        ({"vocab_size": 10, "start": "low"}, "start' cannot be 'low': did you mean 'low_rank'"),
+        ({"vocab_size": 10, "transition": "hierachical"}, "cannot be 'hierachical': did you mean 'hierarchical'"),
+        ({"vocab_size": 10, "encoder": "residuals"}, "encoder' cannot be 'residuals': did you mean 'residual'"),
+        ({"vocab_size": 10, "state": 3}, "unknown setting 'state': did you mean 'states'"),
+        ({"vocab_size": 10, "rank": 3}, "unknown setting 'rank'"),
+        ({"states": 10}, "lack 'vocab_size'"),
+        ({"vocab_size": 10, "states": LARGEST + 1}, f"more than a dense HMM can hold: ask for {LARGEST} at most"),
+        (
+            {"vocab_size": 10, "encoder": "residual", "width": 1, "emission": "low_rank"},
+            "model.width must be at least 2",
+        ),
+        ({"vocab_size": 10, "transition": "hierarchical"}, "needs blocks: set model.support=brown"),
+        ({"vocab_size": 10, "transition": "hierarchical_scalar"}, "needs blocks: set model.support=brown"),
+        ({"vocab_size": 10, "states": 2, "dropout": 0.9}, "would leave no state of the 2 in a block"),
+        ({"vocab_size": 10, "dropout": -0.1}, "at least 0 and below 1, not -0.1"),
+        ({"vocab_size": 10, "unclustered": "the"}, "for a support of a file"),
+    ],
+)
+def test_bad_configurations_are_refused(settings, sentence):
+    with pytest.raises(TrellisError, match=sentence):
+        build(HMMConfig, settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"states": 100, "blocks": 3}, "multiple of model.blocks, such as 99"),
+        ({"states": 24, "blocks": 12}, "12 blocks are more than the vocabulary's 11 types"),
+        ({"states": 8, "blocks": 4, "dropout": 0.9}, "would leave no state of the 2 in a block"),
+        ({"blocks": 0}, "model.blocks must be at least 1, not 0"),
+        ({"dropout": 1.0}, "below 1"),
+        (
+            {"support": "uniform", "transition": "hierarchical"},
+            "uniform subsets are no blocks: set a flat model.transit",
+        ),
+        ({"support": "uniform", "encoder": "factored"}, "uniform subsets are no blocks: .* no factored encoder"),
+        ({"unclustered": "the"}, "for a support of a file"),
+        ({"states": 0}, "at least one state, not 0"),
+    ],
+)
+def test_blocks_that_cannot_be_are_refused(settings, sentence):
+    with pytest.raises(TrellisError, match=sentence):
+        HMMConfig(VOCABULARY, **(BROWN | settings))
+
+
+def test_the_width_of_a_scalar_model_does_not_matter():
+    assert HMMConfig(10, states=4, width=128).width == 128
+
+
+def test_a_network_may_be_wider_than_there_are_states():
+    HMM(HMMConfig(10, states=4, width=128, encoder="residual", emission="low_rank"))
+
+
+def test_blocks_are_many_more_than_a_dense_model_may_have_states():
+    assert HMMConfig(10_000, states=2 * LARGEST, support="brown").states == 2 * LARGEST
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_vectors_are_needed_for_what_is_not_scalar(kind):
+    roles = HMMConfig(VOCABULARY, **({"states": 22, "blocks": 2, "width": 4} | kind)).roles()
+    assert roles == (set() if kind["emission"] == "scalar" else {"leaving", "entering", "emitting", "starting"})
+
+
+def test_roles_are_those_of_the_parts():
+    low = {"width": 2}
+    assert HMMConfig(10, 4, emission="low_rank", **low).roles() == {"emitting"}
+    assert HMMConfig(10, 4, transition="low_rank", **low).roles() == {"leaving", "entering"}
+    assert HMMConfig(10, 4, start="low_rank", **low).roles() == {"starting"}
+
+
+def test_fresh_vectors_have_the_spread_that_was_asked_for():
+    assert HMMConfig(10, 16, width=16, emission="low_rank").scale == 0.5
+    assert HMMConfig(10, 16, width=16, emission="low_rank", encoder="residual").scale == 0.25
+    assert HMMConfig(10, 16, width=16, emission="low_rank", init_scale=3.0).scale == 3.0
+
+
+@pytest.mark.parametrize(("dropout", "kept"), [(0.0, 8), (0.5, 4), (0.3, 6), (0.9, 1)])
+def test_dropout_is_a_share_of_a_block(dropout, kept):
+    assert HMMConfig(VOCABULARY, **BROWN, dropout=dropout).kept(8) == kept
