@@ -6,16 +6,16 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bench import against, blocked, growth, kernels, machine, report
+from bench import blocked, growth, kernels, machine, report
+from bench.against import against
 from bench.blocked_problem import BrownTask
-from bench.contenders import BAUM_WELCH, DYNAMAX_PLAIN, FAST, LOW_RANK, SLOW, TRELLIS, Entry
+from bench.contenders import DYNAMAX_PLAIN, FAST, SLOW, Entry
 from bench.problem import Problem
 from bench.quiet import Patience
 from bench.race import Rules, race
@@ -130,30 +130,6 @@ def run(plan: Plan, command: str, parts: Sequence[str] = PARTS, quiet: bool = Fa
     }
 
 
-def _training_rows(plan: Plan, parts: Sequence[str]) -> Iterator[against.Match]:
-    """Trellis's training steps in these parts."""
-    if "race" in parts:
-        ours = [entry for entry in (TRELLIS, LOW_RANK, BAUM_WELCH) if entry in plan.entries]
-        yield from ((entry, problem) for problem in plan.problems for entry in ours)
-    if "growth" in parts:
-        yield from ((TRELLIS, problem) for problem in dict.fromkeys(chain.from_iterable(plan.growth.values())))
-    if "blocked" in parts:
-        for problem in chain.from_iterable(plan.blocked):
-            yield replace(blocked.BLOCKED, name=f"{blocked.BLOCKED.name}, {problem.transition}"), problem
-    if "kernels" in parts:
-        yield from kernels.training_rows(plan.matches)
-
-
-def _against(plan: Plan, parts: Sequence[str], other: Path, quiet: bool) -> None:
-    """Print how long this version's training steps take, beside another's."""
-    if not (other / "trellis" / "__init__.py").exists():
-        raise SystemExit(f"{other} holds no Trellis: name the src folder of another checkout, its kernels built.")
-    rows = list(_training_rows(plan, parts))
-    with Progress("against", len(rows), unit="rows", quiet=quiet) as bar:
-        sheet = against.against(other, rows, plan.rounds, plan.limit, Patience(plan.wait), _teller(bar))
-    report.show_sheets([sheet])
-
-
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: check that everything runs")
@@ -162,12 +138,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--data-dir", help="where the Penn Treebank to cluster may lie (default TRELLIS_DATA)")
     parser.add_argument("--out", type=Path, help=f"folder of the results (default {DEFAULT_OUT.name} in docs/)")
     parser.add_argument("--render", action="store_true", help="redraw page and plot from the results in --out")
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="FOLDER",
-        help="only time training steps beside those of the Trellis in FOLDER (src)",
-    )
+    parser.add_argument("--against", type=Path, help="only time training beside the Trellis in this src folder")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     return parser.parse_args(argv)
 
@@ -183,7 +154,7 @@ def main(argv: Sequence[str]) -> None:
     """Run, print, write."""
     arguments = _arguments(argv)
     if arguments.against:
-        _against(_plan(arguments), arguments.parts, arguments.against, arguments.quiet)
+        against(arguments.against, _plan(arguments), arguments.parts)
         return
     # Figures of partial runs go to the screen alone, unless a folder is named: cited ones are never half new.
     partial = arguments.quick or arguments.only or set(arguments.parts) != set(PARTS)

@@ -1,59 +1,68 @@
-"""Training steps of this version of Trellis and of another, in turns within one run."""
+"""`python -m bench --against FOLDER`: training steps of this version of Trellis and of another, in turns."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.cells import Row, Sheet, number
-from bench.contenders import Entry, Task
+from bench.blocked import BLOCKED
+from bench.contenders import BAUM_WELCH, DYNAMAX, LOW_RANK, TRELLIS, Entry, Task
 from bench.growth import WARM_UP
 from bench.kernel_tables import problem_title
 from bench.quiet import Patience
 from bench.race import IN_A_ROW, until_quiet
 from bench.worker import ContenderError, Sample, Worker
 
-HEAD = ["model", "problem", "this: ms", "that: ms", "this / that", "of medians", "quiet"]
-Match = tuple[Entry, Task]
+if TYPE_CHECKING:
+    from bench.__main__ import Plan
 
 
-def duel(entry: Entry, task: Task, other: Path, rounds: int, limit: float, patience: Patience) -> list[list[Sample]]:
-    """Steps with this version's sources and with the other's; they have their memory before any counts."""
-    with ExitStack() as stack:
-        both = [entry, replace(entry, sources=str(other))]
-        workers = [stack.enter_context(Worker(one, task, limit)) for one in both]
-        found: list[list[Sample]] = [[], []]
-        for worker in workers:
-            for _ in range(WARM_UP):
-                worker.call("step")
-        for _ in range(rounds):
-            for worker, samples in zip(workers, found, strict=True):
-                patience.wait()
-                samples += until_quiet(worker, "step", IN_A_ROW)
-        return found
+def training_rows(plan: Plan) -> dict[str, list[tuple[Entry, Task]]]:
+    """What Trellis trains in each part of a run."""
+    from trellis.training.precision import bf16_works  # imports torch
+
+    entries = [(match, entry) for match in plan.matches for entry in match.entries(not bf16_works())]
+    return {
+        "race": [(entry, problem) for problem in plan.problems for entry in (TRELLIS, LOW_RANK, BAUM_WELCH)],
+        "growth": [(TRELLIS, problem) for problem in dict.fromkeys(chain(*plan.growth.values()))],
+        "blocked": [(replace(BLOCKED, name=f"{BLOCKED.name}, {p.transition}"), p) for p in chain(*plan.blocked)],
+        "kernels": [(entry, match.problem) for match, entry in entries if entry is not DYNAMAX],
+    }
 
 
-def _row(found: list[list[Sample]]) -> Row:
-    quiet = [[sample.seconds for sample in samples if not sample.disturbed] for samples in found]
-    seconds = [some or [sample.seconds for sample in samples] for some, samples in zip(quiet, found, strict=True)]
-    (best, other), (median, others) = ([of(each) for each in seconds] for of in (min, statistics.median))
-    calls = f"{sum(map(len, quiet))}/{sum(map(len, found))}"
-    return [number(1e3 * best), number(1e3 * other), f"{best / other:.3f}", f"{median / others:.3f}", calls]
+def duel(entry: Entry, task: Task, other: Path, plan: Plan, patience: Patience) -> str:
+    """Best steps by these sources and by the other's, and ratios: above one, this version is the slower."""
+    both = (entry, replace(entry, sources=str(other)))
+    with Worker(both[0], task, plan.limit) as this, Worker(both[1], task, plan.limit) as that:
+        found: dict[Worker, list[Sample]] = {this: [], that: []}
+        for worker in WARM_UP * [this, that]:
+            worker.call("step")
+        for worker in plan.rounds * [this, that]:
+            patience.wait()
+            found[worker] += until_quiet(worker, "step", IN_A_ROW)
+    return told(found[this], found[that])
 
 
-def against(
-    other: Path, matches: Iterable[Match], rounds: int, limit: float, patience: Patience, say: Callable[[str], None]
-) -> Sheet:
-    """A row a model and problem; above one, this version is the slower."""
-    rows = []
-    for entry, task in matches:
+def told(this: list[Sample], that: list[Sample]) -> str:
+    """Two versions' samples in a line; disturbed ones count where there are no others."""
+    quiet = [[sample.seconds for sample in samples if not sample.disturbed] for samples in (this, that)]
+    ours, theirs = (some or [sample.seconds for sample in all_] for some, all_ in zip(quiet, (this, that), strict=True))
+    ratios = [of(ours) / of(theirs) for of in (min, statistics.median)]
+    calls = f"{sum(map(len, quiet))}/{len(this) + len(that)} quiet"
+    return f"{1e3 * min(ours):.4g} / {1e3 * min(theirs):.4g} ms = {ratios[0]:.3f}, medians {ratios[1]:.3f}, {calls}"
+
+
+def against(other: Path, plan: Plan, parts: list[str]) -> None:
+    """Print a line for each model and problem of these parts."""
+    if not (other / "trellis" / "__init__.py").exists():
+        raise SystemExit(f"{other} holds no Trellis: name the src folder of another checkout, its kernels built.")
+    patience, rows = Patience(plan.wait), training_rows(plan)
+    for entry, task in chain.from_iterable(rows[part] for part in parts):
         try:
-            told = _row(duel(entry, task, other, rounds, limit, patience))
+            line = duel(entry, task, other, plan, patience)
         except ContenderError as error:
-            told = [str(error), *["–"] * 4]
-        rows.append([entry.name, problem_title(task.described()), *told])
-        say(entry.name)
-    return Sheet(f"This version against {other}", HEAD, rows)
+            line = str(error)
+        print(f"{entry.name:30}  {problem_title(task.described()):48}  {line}", flush=True)

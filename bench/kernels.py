@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -120,15 +120,6 @@ def _described(match: Match, laps: list[Lap]) -> dict[str, Any]:
     known = {variant.name: asdict(variant) for variant in match.variants}
     contenders = [{**known.get(lap.entry.name, {}), **lap.as_dict()} for lap in laps]
     return {"problem": match.problem.described(), "contenders": contenders}
-
-
-def training_rows(wanted: tuple[Match, ...]) -> Iterator[tuple[Entry, RaceTask]]:
-    """Every variant of Trellis with its problem."""
-    from trellis.training.precision import bf16_works  # imports torch
-
-    without_tiles = not bf16_works()
-    for match in wanted:
-        yield from ((entry, match.problem) for entry in match.entries(without_tiles) if entry is not DYNAMAX)
 
 
 def compare(

@@ -28,15 +28,10 @@ def _sheets(results: Results) -> dict[str, list[Sheet]]:
 
 def show(results: Results, console: Console | None = None) -> None:
     """Print every table."""
-    show_sheets([sheet for sheets in _sheets(results).values() for sheet in sheets], console)
-
-
-def show_sheets(sheets: list[Sheet], console: Console | None = None) -> None:
-    """Print tables."""
     console = console or Console()
     if not console.is_terminal:
         console.width = 160  # a log has no width of its own, and the default folds numbers
-    for title, head, rows in sheets:
+    for title, head, rows in (sheet for sheets in _sheets(results).values() for sheet in sheets):
         table = Table(title=title, title_justify="left")
         for i, name in enumerate(head):
             table.add_column(name, justify="left" if i == 0 else "right")

@@ -7,7 +7,8 @@ A tensor of the device wraps one of the processor. Every operation unwraps, comp
 devices is refused as CUDA would refuse it, so a test notices each tensor that was left behind.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +17,6 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 # A type of device that PyTorch knows and this project does not use. "privateuseone", which is meant for devices from
 # outside, runs gradients in a thread of its own: it must be registered before the first of them, and an operation
@@ -97,7 +97,7 @@ def _run(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Compute on the processor what is asked of the device."""
     if func._can_decompose():  # inference mode does not take apart what is made of other operations
         return func.decompose(*args, **kwargs)
-    flat, form = tree_flatten((args, kwargs))
+    flat = [*_leaves((args, kwargs))]
     tensors, written = [x for x in flat if isinstance(x, Tensor)], _written(func, args, kwargs)
     if func not in CROSSES:
         _refuse_mixtures(func, tensors, written)
@@ -105,13 +105,33 @@ def _run(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     here = DEVICE.type in ([x.type for x in flat if isinstance(x, torch.device)] or [x.device.type for x in tensors])
     if here and any(isinstance(x, torch.Generator) for x in flat):  # there is none but the processor's
         raise RuntimeError(f"Expected a '{DEVICE.type}' device type for generator but found 'cpu' ({func})")
-    args, kwargs = tree_unflatten([_inside(x) for x in flat], form)
-    out = func(*args, **kwargs)
+    out = func(*_mapped(_inside, args), **_mapped(_inside, kwargs))
     for x in written:
         if isinstance(x, PretendTensor) and (x.shape, x.stride()) != (x.inside.shape, x.inside.stride()):
             x.data = PretendTensor(x.inside)
     back = {id(_inside(x)): x for x in written}  # what is changed in place is returned itself
-    return tree_map_only(Tensor, lambda x: back.get(id(x), PretendTensor(x) if here else x), out)
+
+
+    def outside(x: Any) -> Any:
+        return back.get(id(x), PretendTensor(x) if here else x) if isinstance(x, Tensor) else x
+
+    return _mapped(outside, out)
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    """All that an operation is given, out of its lists."""
+    if isinstance(x, list | tuple | dict):
+        for y in x.values() if isinstance(x, dict) else x:
+            yield from _leaves(y)
+    else:
+        yield x
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """The same with a function of each of these."""
+    if isinstance(x, dict):
+        return {name: _mapped(function, y) for name, y in x.items()}
+    return type(x)(_mapped(function, y) for y in x) if isinstance(x, list | tuple) else function(x)
 
 
 def _inside(x: Any) -> Any:
@@ -123,10 +143,15 @@ def _inside(x: Any) -> Any:
 
 def _written(func: OpOverload, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors that an operation changes."""
-    arguments = func._schema.arguments
-    given = dict(zip([argument.name for argument in arguments], args, strict=False)) | kwargs
-    names = [argument.name for argument in arguments if argument.alias_info and argument.alias_info.is_write]
-    return [x for x in tree_flatten([given.get(name) for name in names])[0] if isinstance(x, Tensor)]
+    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in _writes(func)]
+    return [x for x in _leaves(given) if isinstance(x, Tensor)]
+
+
+@functools.cache
+def _writes(func: OpOverload) -> list[tuple[int, str]]:
+    """Places and names of the arguments that an operation changes."""
+    arguments = enumerate(func._schema.arguments)
+    return [(place, one.name) for place, one in arguments if one.alias_info and one.alias_info.is_write]
 
 
 def _refuse_mixtures(func: OpOverload, tensors: list[Tensor], written: list[Tensor]) -> None:

@@ -52,7 +52,10 @@ class Inspection:
 
 
 class Described(Protocol):
-    """Distributions that can be asked for by state: a model's tables, or a model too large to have any."""
+    """Distributions that can be asked for by state: a model's tables, or a model too large to have any.
+
+    Which states is asked on the processor; what is found may be on any device.
+    """
 
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
         """p(next state | state), N×S, and p(word | state), N×V, of these states."""
@@ -66,6 +69,7 @@ def inspect_states(
     Words are the most probable ones, or with `distinct` those that set the state apart from the text at large: by
     p(word | state) · log(p(word | state) / p(word)). Their probability is p(word | state) either way.
     """
+    usage_S = usage_S.cpu()
     parts = torch.arange(len(usage_S)).split(SLICE)
     overall_V = _overall(described, usage_S, parts) if distinct else None
     threshold = DEAD_SHARE / len(usage_S)
@@ -94,7 +98,7 @@ def _foremost(
         merit_NV = torch.special.xlogy(emission_NV, emission_NV / overall_V.clamp_min(1e-30))
     word_NW = merit_NV.topk(min(words, emission_NV.shape[1])).indices
     next_prob_NW, next_NW = transition_NS.topk(min(successors, transition_NS.shape[1]))
-    found = (word_NW, emission_NV.gather(1, word_NW), next_NW, next_prob_NW)
+    found = (tensor.cpu() for tensor in (word_NW, emission_NV.gather(1, word_NW), next_NW, next_prob_NW))
     return [(_likely(*row[:2]), _likely(*row[2:])) for row in zip(*found, strict=True)]
 
 

@@ -295,6 +295,13 @@ def an_improbable_case(surprise: float) -> Case:
     return Case(an_improbable_hmm(surprise), tokens_BT, torch.tensor([5, 5, 3]))
 
 
+def an_improbable_beginning(surprise: float) -> Case:
+    """Beliefs from which the first word of rows 0 and 2 is improbable; that of row 1 is not."""
+    tokens_BT = torch.tensor([[2, 1, 5], [5, 4, 0], [5, 0, 1]])
+    belief_BS = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.0, 0.3, 0.0, 0.7], [0.0, 0.0, 1.0, 0.0]])
+    return Case(an_improbable_hmm(surprise), tokens_BT, torch.tensor([3, 3, 2]), belief_BS)
+
+
 @st.composite
 def improbable_cases(draw: st.DrawFn, missing: bool = True) -> Case:
     """Batches of the improbable model: rows too improbable for float32, impossible ones, and beliefs at will.

@@ -163,6 +163,16 @@ def test_messages_of_states_without_belief_stay_finite():
     assert_close(log_emission.grad, torch.tensor([1.0, 0.0]).expand(1, 30, 2))
 
 
+def test_no_rounding_makes_a_posterior_negative():
+    """A state that the next token all but rules out has a posterior of about one less one."""
+    start, transition = random_hmm(16, seed=1, zeros=0.6)
+    log_emission = random_log_emission(6, 60, 16, seed=1, zeros=0.5)
+    start[0], transition[:, 0], log_emission[..., 0] = -1.0, -1.0, -20.0  # so that every row is possible
+    found = smooth(Chain.dense(start.float(), transition.log_softmax(-1).float(), log_emission.float()))
+    assert found.log_prob_BT.isfinite().all()
+    assert (found.posterior_BTS >= 0).all()
+
+
 def test_one_state_scores_its_emissions():
     log_emission = random_log_emission(2, 4, 1, seed=1).float()
     model = torch.zeros(1), torch.zeros(1, 1), log_emission

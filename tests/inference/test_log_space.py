@@ -26,6 +26,7 @@ from .blocked_models import (
     EXAMPLES,
     KINDS,
     Case,
+    an_improbable_beginning,
     an_improbable_case,
     an_improbable_hmm,
     cases,
@@ -142,8 +143,9 @@ def test_gradients_of_an_improbable_row_through_its_beliefs_are_refused():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
-def test_what_underflows_is_done_again_exactly_in_every_kind(surprise, kind):
-    case = an_improbable_case(surprise)
+@pytest.mark.parametrize("make", [an_improbable_case, an_improbable_beginning])
+def test_what_underflows_is_done_again_exactly_in_every_kind(make, surprise, kind):
+    case = make(surprise)
     chain, truth = case.chain(kind), [reference.expected_counts(*row) for row in case.rows()]
     assert all(count.log_prob_T.isfinite().all() for count in truth)
     found, steps_SS = smooth(chain), torch.zeros(4, 4, dtype=torch.float64)

@@ -6,7 +6,15 @@ from torch.testing import assert_close
 from trellis.errors import TrellisError
 from trellis.inference import Chain, k_best, paths, reference, viterbi
 
-from .blocked_models import EXAMPLES, KINDS, a_large_case, an_improbable_case, cases, improbable_cases
+from .blocked_models import (
+    EXAMPLES,
+    KINDS,
+    a_large_case,
+    an_improbable_beginning,
+    an_improbable_case,
+    cases,
+    improbable_cases,
+)
 from .models import ragged, random_belief, random_hmm, random_log_emission, rows_of
 
 T = torch.tensor
@@ -165,8 +173,9 @@ def test_viterbi_is_the_first_of_the_k_best(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
-def test_paths_take_steps_that_float32_has_no_probability_for(surprise, kind):
-    case = an_improbable_case(surprise)
+@pytest.mark.parametrize("make", [an_improbable_case, an_improbable_beginning])
+def test_paths_take_steps_that_float32_has_no_probability_for(make, surprise, kind):
+    case = make(surprise)
     best = viterbi(case.chain(kind))
     for b, row in enumerate(case.rows()):
         truth = reference.viterbi(*row)
@@ -176,7 +185,7 @@ def test_paths_take_steps_that_float32_has_no_probability_for(surprise, kind):
 
 @given(improbable_cases())
 @settings(max_examples=EXAMPLES)
-def test_paths_begin_with_steps_that_float32_has_no_probability_for(case):
+def test_paths_of_what_float32_cannot_hold_are_the_best_of_all(case):
     for kind, chain in case.chains():
         best = viterbi(chain)
         for b, row in enumerate(case.rows()):

@@ -5,7 +5,16 @@ from torch.testing import assert_close
 
 from trellis.inference import Chain, reference, sample_posterior, sampling
 
-from .blocked_models import EXAMPLES, KINDS, Case, an_improbable_case, cases, improbable_cases, random_blocked_hmm
+from .blocked_models import (
+    EXAMPLES,
+    KINDS,
+    Case,
+    an_improbable_beginning,
+    an_improbable_case,
+    cases,
+    improbable_cases,
+    random_blocked_hmm,
+)
 from .frequencies import assert_frequencies, code, seeded
 from .models import ragged, random_belief, random_hmm, random_log_emission, rows_of
 
@@ -146,8 +155,9 @@ def test_every_draw_from_what_float32_cannot_hold_is_a_possible_path(case):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
-def test_draws_take_steps_that_float32_has_no_probability_for(surprise, kind):
-    case = an_improbable_case(surprise)
+@pytest.mark.parametrize("make", [an_improbable_case, an_improbable_beginning])
+def test_draws_take_steps_that_float32_has_no_probability_for(make, surprise, kind):
+    case = make(surprise)
     states_BNT = sample_posterior(case.chain(kind), 5_000, seeded())
     for states_NT, row in zip(states_BNT, case.rows(), strict=True):
         assert_frequencies(code(states_NT[:, : len(row[2])], 4), reference.enumerate_paths(*row).weights())

@@ -220,6 +220,9 @@ def test_a_streamed_token_leads_to_the_states_of_its_list_alone():
     belief_1S = torch.tensor([[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     assert (transition.push(belief_1S, 1) > 0).tolist() == [[False] * 4 + [True] * 2]
     assert (transition.push(belief_1S.flip(1), 2) > 0).all()
+    (piece,) = transition.pieces(1, torch.tensor([0]), log=False)
+    assert piece.from_.tolist() == [0, 1]
+    assert piece.to.tolist() == [4, 5]
     assert transition.lists(0, 2).tolist() == all_MK.tolist()
     assert transition.lists(0, 1).tolist() == [[4, 5]]
 

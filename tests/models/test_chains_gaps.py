@@ -18,9 +18,9 @@ MISSING = torch.tensor([[time in GAPS[row] for time in range(6)] for row in rang
 
 @pytest.fixture(params=["few at once", "many at once"])
 def _at_once(request, monkeypatch):
-    if request.param == "few at once":
-        monkeypatch.setattr(transitions, "FROM_AT_ONCE", 5)
-        monkeypatch.setattr(transitions, "NUMBERS_AT_ONCE", 1)
+    if request.param == "few at once":  # ten states left, into one block of 8 states or four of 2: never all there are
+        monkeypatch.setattr(transitions, "FROM_AT_ONCE", 10)
+        monkeypatch.setattr(transitions, "NUMBERS_AT_ONCE", 10 * 8)
 
 
 def told(model, carried):

@@ -3,7 +3,9 @@ import torch
 from torch import Tensor
 
 from trellis import ops
+from trellis.errors import TrellisError
 from trellis.ops import block_columns as module
+from trellis.ops import library
 from trellis.ops.block_columns import Spans, block_columns
 
 from .measures import drawn, in_threads, operations, with_gradients
@@ -158,6 +160,13 @@ def test_places_outside_of_their_block_are_refused(level: str) -> None:
             block_columns(*given, bad)
 
 
+def test_starts_that_are_too_few_are_refused(level: str) -> None:
+    given, good = inputs([4, 6], 5, 3, 0)
+    for bad in (good._replace(start=good.start[1:]), good._replace(asked_start=good.asked_start[1:])):
+        with pytest.raises(TrellisError, match="2 blocks have one start more"):
+            block_columns(*given, bad)
+
+
 def test_words_that_do_not_exist_are_refused_by_the_twin() -> None:
     given, good = inputs([4, 6], 5, 3, 0)
     with ops.using(None):
@@ -168,7 +177,7 @@ def test_words_that_do_not_exist_are_refused_by_the_twin() -> None:
 
 def test_blocks_too_few_for_the_threads_are_left_to_pytorch(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    monkeypatch.setattr(module, "call", lambda name, _: called.append(name))
+    monkeypatch.setattr(library, "call", lambda name, _: called.append(name))
     monkeypatch.setattr(module, "FEW", 3)
 
     def native(blocks: int, threads: int) -> int:

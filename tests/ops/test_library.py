@@ -1,17 +1,22 @@
+import ctypes
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import trellis
 from trellis import ops
 from trellis.errors import TrellisError
 from trellis.ops import library
 from trellis.ops.steps import push
+
+Call = library.structure("rows_NR square_NN word_N:int start:int total_R", "N R threads", "scale")
 
 
 @pytest.fixture
@@ -60,7 +65,7 @@ def test_without_a_library_pytorch_is_used_and_that_is_said_once(
     assert [record.message.partition(":")[0] for record in caplog.records] == ["PyTorch does all the work"]
     assert ops.levels() == []
     with pytest.raises(TrellisError, match="no native kernels here"):
-        library.exponentials(torch.zeros(1))
+        ops.bare_rate()
     assert push(torch.ones(1, 1, 1), torch.tensor([0]), torch.ones(1, 1)).tolist() == [[1.0]]
 
 
@@ -101,24 +106,61 @@ def test_waiting_threads_soon_sleep_where_native_code_wants_their_cores(before: 
     assert told.stdout.strip() == wanted
 
 
+def exponentials(x_N: Tensor) -> Tensor:
+    out_N = torch.empty_like(x_N)
+    pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (x_N, out_N))
+    library._library().trellis_exponentials(*pointers, ctypes.c_int64(len(x_N)))
+    return out_N
+
+
 def test_exponentials_are_within_two_units_in_the_last_place(level: str) -> None:
     x = torch.cat([torch.linspace(-87.3, 88.7, 200_001), torch.linspace(-1, 1, 200_000)])
     exact = x.double().exp()
     unit = torch.finfo(torch.float32).eps * 2 ** exact.log2().floor()
-    assert float(((library.exponentials(x).double() - exact) / unit).abs().max()) < 2
-    edges = library.exponentials(torch.tensor([-torch.inf, -1e30, -110.0, 0.0, 89.0, 1e30, torch.inf, torch.nan]))
+    assert float(((exponentials(x).double() - exact) / unit).abs().max()) < 2
+    edges = exponentials(torch.tensor([-torch.inf, -1e30, -110.0, 0.0, 89.0, 1e30, torch.inf, torch.nan]))
     assert edges[:7].tolist() == [0.0, 0.0, 0.0, 1.0, torch.inf, torch.inf, torch.inf]
     assert edges[7].isnan()
 
 
 def test_what_kernels_cannot_read_is_refused() -> None:
     with pytest.raises(TrellisError, match="float64"):
-        library.ready(torch.zeros(1, dtype=torch.float64))
+        Call(rows_NR=torch.zeros(1, 1, dtype=torch.float64))
+    with pytest.raises(TrellisError, match="int64"):
+        Call(word_N=torch.zeros(1))
     with pytest.raises(TrellisError, match="on meta"):
-        library.ready(torch.zeros(1, device="meta"))
-    with pytest.raises(TrellisError, match=r"rows has shape \(2, 3\), not \(3, 2\)"):
-        library.check(torch.zeros(2, 3), (3, 2), "rows")
-    assert library.ready(torch.zeros(3, 2).T).is_contiguous()
+        Call(rows_NR=torch.zeros(1, 1, device="meta"))
+    for unknown in ({"columns": torch.zeros(1)}, {"columns": 3}):
+        with pytest.raises(AttributeError):
+            Call(**unknown)
+
+
+def test_a_kernel_is_given_pointers_sizes_and_numbers() -> None:
+    rows, words = torch.arange(6.0).view(2, 3).T, torch.zeros(3, dtype=torch.int64)
+    given = Call(rows_NR=rows, word_N=words, start=None, scale=0.5)
+    assert (given.N, given.R, given.threads, given.scale) == (3, 2, torch.get_num_threads(), 0.5)
+    assert (given.word_N, given.start) == (words.data_ptr(), None)
+    read = (ctypes.c_float * 6).from_address(given.rows_NR)  # contiguous, and kept alive
+    assert list(read) == rows.flatten().tolist()
+    made = given.empty("total_R")
+    assert (made.shape, given.total_R) == ((2,), made.data_ptr())
+
+
+@pytest.mark.parametrize("refuse", [library.check, Call])
+def test_tensors_that_disagree_about_a_size_are_refused(refuse: Callable[..., object]) -> None:
+    refuse(rows_NR=torch.zeros(2, 3), word_N=torch.zeros(2, dtype=torch.int64), total_R=None)
+    with pytest.raises(TrellisError, match=r"word_N has shape \(3,\), not \(2,\)"):
+        refuse(rows_NR=torch.zeros(2, 3), word_N=torch.zeros(3, dtype=torch.int64))
+    for shape in ((2,), (2, 3, 1), ()):
+        with pytest.raises(TrellisError, match="rows_NR has shape"):
+            refuse(rows_NR=torch.zeros(shape))
+    with pytest.raises(TrellisError, match=r"square_NN has shape \(2, 3\), not \(2, 2\)"):
+        refuse(square_NN=torch.zeros(2, 3))
+
+
+def test_a_size_that_is_given_must_be_that_of_the_tensors() -> None:
+    with pytest.raises(TrellisError, match=r"rows_NR has shape \(2, 3\), not \(4, 3\)"):
+        Call(rows_NR=torch.zeros(2, 3), N=4)
 
 
 def test_the_library_lies_in_the_package() -> None:

@@ -109,18 +109,18 @@ def test_the_plain_functions_are_those_of_the_operation(way: str | None) -> None
 
 
 def test_what_does_not_fit_is_refused(way: str | None) -> None:
-    with pytest.raises(TrellisError, match="share their width"):
+    with pytest.raises(TrellisError, match="columns_VR has shape"):
         log_totals(torch.zeros(2, 3), torch.zeros(2, 4))
-    with pytest.raises(TrellisError, match="a bias has one number a column"):
+    with pytest.raises(TrellisError, match="bias_V has shape"):
         log_totals(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(3))
 
 
 def test_what_does_not_fit_is_refused_on_the_way_back_too(way: str | None) -> None:
     rows, columns, bias, number = torch.zeros(2, 3), torch.zeros(4, 3), torch.zeros(4), torch.zeros(2)
-    with pytest.raises(TrellisError, match="share their width"):
+    with pytest.raises(TrellisError, match="columns_VR has shape"):
         totals_backward(rows, columns[:, :2], bias, number, number)
-    with pytest.raises(TrellisError, match="a bias has one number a column"):
+    with pytest.raises(TrellisError, match="bias_V has shape"):
         totals_backward(rows, columns, bias[:3], number, number)
     for numbers in ((number[:1], number), (number, number[:1]), (number, torch.zeros(2, 1))):
-        with pytest.raises(TrellisError, match="one number for each of the 2 rows"):
+        with pytest.raises(TrellisError, match=r"(log_total|grad)_N has shape"):
             totals_backward(rows, columns, bias, *numbers)

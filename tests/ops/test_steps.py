@@ -96,11 +96,11 @@ def test_what_does_not_fit_is_refused(way: str | None) -> None:
     for number in (3, -1):
         with pytest.raises(IndexError):
             outer(3, torch.tensor([0, number]), torch.rand(2, 5), torch.rand(2, 4))
-    with pytest.raises(TrellisError, match=r"need vectors of shape \(2, 5\), not \(2, 4\)"):
+    with pytest.raises(TrellisError, match=r"belief_BK has shape \(2, 4\), not \(2, 5\)"):
         push(into, pair, torch.rand(2, 4))
-    with pytest.raises(TrellisError, match=r"need vectors of shape \(2, 4\), not \(1, 4\)"):
+    with pytest.raises(TrellisError, match=r"message_BJ has shape \(1, 4\), not \(2, 4\)"):
         pull(into, pair, torch.rand(1, 4))
-    with pytest.raises(TrellisError, match="give one each"):
+    with pytest.raises(TrellisError, match=r"belief_NK has shape \(3, 5\), not \(2, 5\)"):
         outer(3, pair, torch.rand(3, 5), torch.rand(2, 4))
 
 

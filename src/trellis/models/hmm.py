@@ -52,6 +52,7 @@ class Tables(NamedTuple):
 
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
         """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+        states_N = states_N.to(self.transition_SS.device)
         return self.transition_SS[states_N], self.emission_SV[states_N]
 
 
@@ -402,6 +403,7 @@ class HMM(Model):
     @torch.no_grad()
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
         """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+        states_N = states_N.to(self.device)
         log_rows_NS = self.transition.log_rows(self.vectors(self.everything), states_N, self.everything())
         return log_rows_NS.exp(), self._emission_rows(states_N)
 

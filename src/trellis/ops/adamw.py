@@ -5,7 +5,6 @@ Natively, scaling the gradient (clipping), moments and update are one pass.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from torch.autograd.graph import increment_version
 from torch.optim.adamw import adamw
 
 from trellis.errors import TrellisError
-from trellis.ops.library import call, fields, ready, usable
+from trellis.ops.library import run, structure, usable
 
 FUSED = ("cpu", "cuda")  # devices on which PyTorch's fused step is sure to exist
 
@@ -34,8 +33,7 @@ class AdamSteps:
         self.taken += 1
 
 
-class _AdamCall(ctypes.Structure):
-    _fields_ = fields("param grad moment square", "numbers threads", "keep size root scale beta1 beta2 epsilon")
+_AdamCall = structure("param grad moment square", "numbers threads", "keep size root scale beta1 beta2 epsilon")
 
 
 @torch.no_grad()
@@ -78,12 +76,10 @@ def _torch_step(
 def _native_step(
     param: Tensor, grad: Tensor, moment: Tensor, square: Tensor, steps: AdamSteps, rate: float, scale: float
 ) -> None:
-    grad = ready(grad)
     first, second = (1.0 - beta**steps.taken for beta in steps.betas)
     asked = _AdamCall(
-        param=param.data_ptr(), grad=grad.data_ptr(), moment=moment.data_ptr(), square=square.data_ptr(),
-        numbers=param.numel(), threads=torch.get_num_threads(),
+        param=param, grad=grad, moment=moment, square=square, numbers=param.numel(),
         keep=1.0 - rate * steps.decay, size=rate / first, root=math.sqrt(second),
         scale=scale, beta1=steps.betas[0], beta2=steps.betas[1], epsilon=steps.epsilon,
     )  # fmt: skip
-    call("adamw_step", asked)
+    run("adamw_step", asked)

@@ -6,7 +6,6 @@ Products are in full precision, native or not: a logit rounded to bf16 would be 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from trellis.ops.library import call, check, fields, ready, usable
+from trellis.errors import TrellisError
+from trellis.ops.library import Arguments, run, structure, usable
 from trellis.ops.precision import full_precision
 from trellis.ops.segments import Segments, log_sums
 
@@ -165,63 +165,30 @@ def _torch_backward(
 
 # The native calls.
 
-
-class _ColumnCall(ctypes.Structure):
-    _fields_ = fields(
-        "states words bias which start asked asked_start columns log_total grad grad_states grad_words grad_bias",
-        "G V K R count N threads",
-    )
-
-
-def _native_spans(spans: Spans, blocks: int) -> Spans:
-    return Spans(
-        ready(spans.words_W, torch.int64),
-        check(spans.start, (blocks + 1,), "start", torch.int64),
-        ready(spans.asked_N, torch.int64),
-        check(spans.asked_start, (blocks + 1,), "asked_start", torch.int64),
-    )
+_ColumnCall = structure(
+    "emitting_MKR words_VR bias_V words_W:int start:int asked_N:int asked_start:int columns_NK log_total_MK grad_NK "
+    "grad_MKR grad_VR grad_V",
+    "M V K R W N threads",
+)
 
 
-def _native_inputs(emitting_MKR: Tensor, words_VR: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    emitting_MKR = ready(emitting_MKR)
-    words_VR = check(words_VR, (len(words_VR), emitting_MKR.shape[2]), "words_VR")
-    return emitting_MKR, words_VR, check(bias_V, (len(words_VR),), "bias_V")
-
-
-def _column_call(
-    emitting_MKR: Tensor, words_VR: Tensor, bias_V: Tensor, spans: Spans, log_total_MK: Tensor
-) -> _ColumnCall:
-    (M, K, R), V = emitting_MKR.shape, len(words_VR)
-    return _ColumnCall(
-        states=emitting_MKR.data_ptr(), words=words_VR.data_ptr(), bias=bias_V.data_ptr(),
-        which=spans.words_W.data_ptr(), start=spans.start.data_ptr(), asked=spans.asked_N.data_ptr(),
-        asked_start=spans.asked_start.data_ptr(), log_total=log_total_MK.data_ptr(),
-        G=M, V=V, K=K, R=R, count=len(spans.words_W), N=len(spans.asked_N), threads=torch.get_num_threads(),
-    )  # fmt: skip
+def _column_call(emitting_MKR: Tensor, words_VR: Tensor, bias_V: Tensor, spans: Spans, **given: Tensor) -> Arguments:
+    if not len(spans.start) == len(spans.asked_start) == len(emitting_MKR) + 1:
+        raise TrellisError(f"{len(emitting_MKR)} blocks have one start more than that: mend the spans.")
+    return _ColumnCall(emitting_MKR=emitting_MKR, words_VR=words_VR, bias_V=bias_V, **spans._asdict(), **given)
 
 
 def _native_forward(emitting_MKR: Tensor, words_VR: Tensor, bias_V: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
-    emitting_MKR, words_VR, bias_V = _native_inputs(emitting_MKR, words_VR, bias_V)
-    spans = _native_spans(spans, len(emitting_MKR))
-    log_total_MK = emitting_MKR.new_empty(emitting_MKR.shape[:2])
-    columns_NK = emitting_MKR.new_empty(len(spans.asked_N), emitting_MKR.shape[1])
-    asked = _column_call(emitting_MKR, words_VR, bias_V, spans, log_total_MK)
-    asked.columns = columns_NK.data_ptr()
-    call("columns_forward", asked)
+    asked = _column_call(emitting_MKR, words_VR, bias_V, spans)
+    columns_NK, log_total_MK = run("columns_forward", asked, "columns_NK", "log_total_MK")
     return columns_NK, log_total_MK
 
 
 def _native_backward(
     emitting_MKR: Tensor, words_VR: Tensor, bias_V: Tensor, spans: Spans, log_total_MK: Tensor, grad_NK: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    emitting_MKR, words_VR, bias_V = _native_inputs(emitting_MKR, words_VR, bias_V)
-    spans = _native_spans(spans, len(emitting_MKR))
-    log_total_MK = check(log_total_MK, tuple(emitting_MKR.shape[:2]), "log_total_MK")
-    grad_NK = check(grad_NK, (len(spans.asked_N), emitting_MKR.shape[1]), "grad_NK")
     # Words of no block keep the zeros that are put here.
-    grad_MKR, grad_VR, grad_V = torch.empty_like(emitting_MKR), torch.zeros_like(words_VR), torch.zeros_like(bias_V)
-    asked = _column_call(emitting_MKR, words_VR, bias_V, spans, log_total_MK)
-    asked.grad, asked.grad_states = grad_NK.data_ptr(), grad_MKR.data_ptr()
-    asked.grad_words, asked.grad_bias = grad_VR.data_ptr(), grad_V.data_ptr()
-    call("columns_backward", asked)
-    return grad_MKR, grad_VR, grad_V
+    grad = {"grad_VR": words_VR.new_zeros(words_VR.shape), "grad_V": bias_V.new_zeros(bias_V.shape)}
+    asked = _column_call(emitting_MKR, words_VR, bias_V, spans, log_total_MK=log_total_MK, grad_NK=grad_NK, **grad)
+    (grad_MKR,) = run("columns_backward", asked, "grad_MKR")
+    return grad_MKR, grad["grad_VR"], grad["grad_V"]

@@ -104,13 +104,9 @@ class _ScalarPairs(torch.autograd.Function):
             total_FK = total_PK.new_zeros(cells.from_states.shape_NK).index_add_(0, cells.pairs.from_P, total_PK)
             cells.take_shares_(grad_rows, row_U, table_SS, cells.kept_S, cells.from_states.collect(total_FK))
         grad_scale_PK = torch.where(scale_PK > 0, total_PK / scale_PK, 0.0)
-        if cells.whole:
-            return grad_rows, grad_scale_PK, None
-        return (
-            torch.sparse_coo_tensor(states_U[None], grad_rows, table_SS.shape, check_invariants=False),
-            grad_scale_PK,
-            None,
-        )
+        if not cells.whole:
+            grad_rows = torch.sparse_coo_tensor(states_U[None], grad_rows, table_SS.shape, check_invariants=False)
+        return grad_rows, grad_scale_PK, None
 
 
 def scalar_pairs(table_SS: Tensor, scale_PK: Tensor, cells: Cells) -> Tensor:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ VARIABLE = "TRELLIS_KERNELS"
 LEVELS = {"portable": 0, "avx2": 1, "avx512": 2, "amx": 3, "amx-emulated": 4, "avx512-without-bf16": 5}
 FEATURES = ("avx2", "avx512", "avx512_bf16", "amx")  # bits of what the library finds
 NO_MEMORY, BAD_INDEX = 2, 3  # what a call that failed returns
+FLOAT32 = torch.empty(0, dtype=torch.float32, device="cpu")  # more of its kind is made quickest by itself
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,6 @@ def _loaded() -> _Loaded:
     library.trellis_products.restype = ctypes.c_double
     library.trellis_use.argtypes = [ctypes.c_int64]
     library.trellis_products.argtypes = [ctypes.c_int64, ctypes.c_int64]
-    library.trellis_exponentials.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     if wanted:
         if not library.trellis_use(LEVELS[wanted]):
             raise TrellisError(f"{VARIABLE}={wanted} is more than this processor has: take less, or unset it.")
@@ -75,7 +76,7 @@ def status() -> Status:
     return Status(loaded.level, loaded.reason, tuple(name for i, name in enumerate(FEATURES) if bits >> i & 1))
 
 
-def usable(*tensors: Tensor) -> bool:
+def usable(*tensors: Tensor | None) -> bool:
     """Whether the native kernels can take these tensors: float32 on the CPU. If there are no kernels, warns once."""
     loaded = _loaded()
     if loaded.level is None:
@@ -83,7 +84,7 @@ def usable(*tensors: Tensor) -> bool:
             logging.getLogger("trellis").warning("PyTorch does all the work: %s", loaded.reason)
         loaded.told = True
         return False
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    return all(tensor is None or (tensor.dtype == torch.float32 and tensor.is_cpu) for tensor in tensors)
 
 
 @contextmanager
@@ -118,14 +119,6 @@ def bare_rate(bf16: bool = False, seconds: float = 0.05) -> float:
     return operations / (time.perf_counter() - start)
 
 
-def exponentials(x_N: Tensor) -> Tensor:
-    """e^x as the kernels compute it, for tests."""
-    x_N = ready(x_N)
-    out_N = torch.empty_like(x_N)
-    _library().trellis_exponentials(x_N.data_ptr(), out_N.data_ptr(), x_N.numel())
-    return out_N
-
-
 def _library() -> ctypes.CDLL:
     library = _loaded().library
     if library is None:
@@ -133,30 +126,91 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def ready(tensor: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The tensor as a kernel reads it: detached and contiguous, copied only if it was not."""
-    if tensor.dtype != dtype or tensor.device.type != "cpu":
+class Arguments(ctypes.Structure):
+    """What a kernel is given: tensors, the sizes that they have by their names, and numbers; see `structure`.
+
+    Kernels trust it, so tensors are checked here, copied if they are not contiguous, and kept alive. A tensor that the
+    kernel writes to must be contiguous, or the copy is written to; what `empty` makes is.
+    """
+
+    __slots__ = ("_kept", "_sizes")  # and no others: a name that is no field is an error
+    dtypes: ClassVar[dict[str, torch.dtype]]  # of the tensors
+
+    def __init__(self, **given: Any) -> None:
+        self._kept: list[Tensor] = []
+        self._sizes = {name: number for name, number in given.items() if name not in self.dtypes}
+        pointers = {}
+        for name, tensor in given.items():
+            if name in self.dtypes and tensor is not None:
+                _fit(self._sizes, name, tensor)
+                self._kept.append(tensor := ready(tensor, self.dtypes[name]))
+                pointers[name] = tensor.data_ptr()
+        super().__init__(threads=torch.get_num_threads(), **self._sizes, **pointers)
+
+    def empty(self, name: str) -> Tensor:
+        """New memory for a result, of the shape that its name says."""
+        made = FLOAT32.new_empty(*[self._sizes[letter] for letter in _letters(name)])
+        self._kept.append(made)
+        setattr(self, name, made.data_ptr())
+        return made
+
+
+def structure(pointers: str, numbers: str, reals: str = "") -> type[Arguments]:
+    """The mirror of a struct of api.h, by the names of its pointers, integers and reals.
+
+    A pointer leads to float32, or to int64 if `:int` follows its name; without a tensor, or with None, it is null.
+    """
+    named = [pointer.partition(":") for pointer in pointers.split()]
+    dtypes = {name: torch.int64 if kind else torch.float32 for name, _, kind in named}
+    kinds = ((dtypes, ctypes.c_void_p), (numbers.split(), ctypes.c_int64), (reals.split(), ctypes.c_double))
+    fields = [(name, kind) for names, kind in kinds for name in names]
+    return type("Arguments", (Arguments,), {"_fields_": fields, "__slots__": (), "dtypes": dtypes})
+
+
+def check(**tensors: Tensor | None) -> None:
+    """Refuse tensors that disagree about the sizes in their names: rows_NR and columns_VR have the same R."""
+    sizes: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            _fit(sizes, name, tensor)
+
+
+def _fit(sizes: dict[str, int], name: str, tensor: Tensor) -> None:
+    """Add a tensor's sizes to those known, which it must agree with."""
+    if letters := _letters(name):
+        fits = len(letters) == tensor.dim()
+        for letter, size in zip(letters, tensor.shape, strict=False):
+            fits &= sizes.setdefault(letter, size) == size
+        if not fits:
+            wanted = tuple(sizes.get(letter, letter) for letter in letters)
+            raise TrellisError(f"{name} has shape {tuple(tensor.shape)}, not {wanted}.")
+
+
+@functools.cache
+def _letters(name: str) -> str:
+    """The shape in a tensor's name: NR of rows_NR, none of start."""
+    end = name.rpartition("_")[2]
+    return end if end.isupper() else ""
+
+
+def ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor as a kernel reads it: contiguous, copied only if it was not."""
+    if tensor.dtype != dtype or not tensor.is_cpu:
         raise TrellisError(f"a kernel takes {dtype} on the processor, not {tensor.dtype} on {tensor.device}.")
-    return tensor.detach().contiguous()
+    return tensor.contiguous()
 
 
-def check(tensor: Tensor, shape: tuple[int, ...], name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The same, after checking its shape: kernels trust the sizes they are given."""
-    if tuple(tensor.shape) != shape:
-        raise TrellisError(f"{name} has shape {tuple(tensor.shape)}, not {shape}.")
-    return ready(tensor, dtype)
+def run(name: str, arguments: Arguments, *results: str) -> list[Tensor]:
+    """Run a kernel, and return the results that it writes."""
+    made = [arguments.empty(result) for result in results]
+    call(name, arguments)
+    return made
 
 
-def call(name: str, structure: ctypes.Structure) -> None:
-    """Run a kernel; the caller must keep the tensors alive until it returns."""
-    answer = getattr(_library(), f"trellis_{name}")(ctypes.byref(structure))
+def call(name: str, arguments: Arguments) -> None:
+    """Run a kernel on memory that is there; every call passes here, where benchmarks measure."""
+    answer = getattr(_library(), f"trellis_{name}")(ctypes.byref(arguments))
     if answer == NO_MEMORY:
         raise MemoryError
     if answer == BAD_INDEX:
         raise IndexError("an index is outside of what it counts")
-
-
-def fields(pointers: str, numbers: str, reals: str = "") -> list[tuple[str, type]]:
-    """Fields of a structure, eight bytes each: pointers, then integers, then reals."""
-    kinds = ((pointers, ctypes.c_void_p), (numbers, ctypes.c_int64), (reals, ctypes.c_double))
-    return [(name, kind) for names, kind in kinds for name in names.split()]

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trellis.errors import TrellisError
-from trellis.ops.library import call, fields, ready, usable
+from trellis.ops.library import check, run, structure, usable
 from trellis.ops.precision import full_precision, in_bf16
 
 # The PyTorch twin handles so many columns and rows at once. Columns first: 1024 of them with 512 rows are 2 MB of
 # float32, which stay in the cache; with the most rows they are 16 MB.
 COLUMNS, ROWS = 1024, 4096
 
-
-class _TotalCall(ctypes.Structure):
-    _fields_ = fields(
-        "rows columns bias log_total grad grad_rows grad_columns grad_bias",
-        "N V R bf16 threads",
-    )
+_TotalCall = structure("rows_NR columns_VR bias_V log_total_N grad_N grad_NR grad_VR grad_V", "N V R bf16 threads")
 
 
 def log_totals(rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None = None) -> Tensor:
@@ -47,9 +40,10 @@ class _LogTotals(torch.autograd.Function):
 
 def totals_forward(rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None = None, *, bf16: bool = False) -> Tensor:
     """The totals without their gradient; `bf16` allows native products in bf16, those of PyTorch are in full."""
-    _check_shapes(rows_NR, columns_VR, bias_V)
-    if usable(rows_NR, columns_VR, *_given(bias_V)):
-        return _native_forward(rows_NR, columns_VR, bias_V, bf16)
+    if usable(rows_NR, columns_VR, bias_V):
+        asked = _TotalCall(rows_NR=rows_NR, columns_VR=columns_VR, bias_V=bias_V, bf16=bf16)
+        return run("totals_forward", asked, "log_total_N")[0]
+    check(rows_NR=rows_NR, columns_VR=columns_VR, bias_V=bias_V)
     with full_precision(rows_NR.device):
         return torch.cat([_torch_forward(rows, columns_VR, bias_V) for rows in rows_NR.split(ROWS)])
 
@@ -59,9 +53,18 @@ def totals_backward(
     bf16: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients by rows, columns and bias of Σ grad · log_total; a row whose total is −inf passes none on."""
-    _check_shapes(rows_NR, columns_VR, bias_V, log_total_N, grad_N)
-    if usable(rows_NR, columns_VR, *_given(bias_V)):
-        return _native_backward(rows_NR, columns_VR, bias_V, log_total_N, grad_N, bf16)
+    given = {
+        "rows_NR": rows_NR,
+        "columns_VR": columns_VR,
+        "bias_V": bias_V,
+        "log_total_N": log_total_N,
+        "grad_N": grad_N,
+    }
+    if usable(rows_NR, columns_VR, bias_V):
+        names = ["grad_NR", "grad_VR"] if bias_V is None else ["grad_NR", "grad_VR", "grad_V"]
+        grad_NR, grad_VR, *grad_bias = run("totals_backward", _TotalCall(bf16=bf16, **given), *names)
+        return grad_NR, grad_VR, grad_bias[0] if grad_bias else None
+    check(**given)
     grad_NR, grad_VR = torch.empty_like(rows_NR), torch.zeros_like(columns_VR)
     grad_V = None if bias_V is None else torch.zeros_like(bias_V)
     finite_N = log_total_N.masked_fill(log_total_N == -torch.inf, 0.0)
@@ -70,20 +73,6 @@ def totals_backward(
         for rows, grad_rows, log_total, weight in zip(*parts, strict=True):
             _torch_backward_(rows, columns_VR, bias_V, log_total, weight, grad_rows.zero_(), grad_VR, grad_V)
     return grad_NR, grad_VR, grad_V
-
-
-def _given(bias_V: Tensor | None) -> tuple[Tensor, ...]:
-    return () if bias_V is None else (bias_V,)
-
-
-def _check_shapes(rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None, *numbers_N: Tensor) -> None:
-    if rows_NR.shape[1] != columns_VR.shape[1] or (bias_V is not None and bias_V.shape != columns_VR.shape[:1]):
-        raise TrellisError(
-            f"rows {tuple(rows_NR.shape)} and columns {tuple(columns_VR.shape)} share their width, "
-            "and a bias has one number a column: mend the shapes."
-        )
-    if any(number_N.shape != rows_NR.shape[:1] for number_N in numbers_N):
-        raise TrellisError(f"totals and their gradients have one number for each of the {len(rows_NR)} rows.")
 
 
 # The PyTorch twin, of some rows.
@@ -114,37 +103,3 @@ def _torch_backward_(
         grad_NR.addmm_(share.T, columns_VR[here])
         if grad_V is not None:
             grad_V[here].add_(share.sum(1))
-
-
-# The native calls.
-
-
-def _total_call(
-    rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None, log_total_N: Tensor, bf16: bool
-) -> _TotalCall:
-    return _TotalCall(
-        rows=rows_NR.data_ptr(), columns=columns_VR.data_ptr(), bias=None if bias_V is None else bias_V.data_ptr(),
-        log_total=log_total_N.data_ptr(), N=len(rows_NR), V=len(columns_VR), R=rows_NR.shape[1], bf16=bf16,
-        threads=torch.get_num_threads(),
-    )  # fmt: skip
-
-
-def _native_forward(rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None, bf16: bool) -> Tensor:
-    rows_NR, columns_VR, bias_V = ready(rows_NR), ready(columns_VR), None if bias_V is None else ready(bias_V)
-    log_total_N = rows_NR.new_empty(len(rows_NR))
-    call("totals_forward", _total_call(rows_NR, columns_VR, bias_V, log_total_N, bf16))
-    return log_total_N
-
-
-def _native_backward(
-    rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None, log_total_N: Tensor, grad_N: Tensor, bf16: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    rows_NR, columns_VR, bias_V = ready(rows_NR), ready(columns_VR), None if bias_V is None else ready(bias_V)
-    log_total_N, grad_N = ready(log_total_N), ready(grad_N)
-    grad_NR, grad_VR = torch.empty_like(rows_NR), torch.empty_like(columns_VR)
-    grad_V = None if bias_V is None else torch.empty_like(bias_V)
-    asked = _total_call(rows_NR, columns_VR, bias_V, log_total_N, bf16)
-    asked.grad, asked.grad_rows, asked.grad_columns = grad_N.data_ptr(), grad_NR.data_ptr(), grad_VR.data_ptr()
-    asked.grad_bias = None if grad_V is None else grad_V.data_ptr()
-    call("totals_backward", asked)
-    return grad_NR, grad_VR, grad_V

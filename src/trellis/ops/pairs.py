@@ -6,7 +6,6 @@ is kept for the way back is the probabilities themselves.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.errors import TrellisError
-from trellis.ops.library import call, check, fields, ready, usable
+from trellis.ops.library import check, run, structure, usable
 from trellis.ops.precision import full_precision, in_bf16
 
 CHUNK = 1 << 22  # numbers gathered at once by the PyTorch twin: 16 MB of float32
@@ -35,8 +34,25 @@ def bilinear_pairs(from_FKR: Tensor, to_GJR: Tensor, scale_PK: Tensor, shift_FK:
     probability of going to that list at all. With a shift, which is the log of a from-state's total over all states,
     they are exp(logit − shift) times the scale.
     """
-    _check_shapes(from_FKR, to_GJR, scale_PK, shift_FK, pairs)
+    check(from_FKR=from_FKR, to_GJR=to_GJR, **pairs._asdict(), scale_PK=scale_PK, shift_FK=shift_FK)
     return _BilinearPairs.apply(from_FKR, to_GJR, scale_PK, shift_FK, pairs)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+
+
+_PairCall = structure(
+    "from_FKR to_GJR scale_PK shift_FK from_P:int to_P:int from_start:int to_start:int by_to_P:int into_PJK grad_PJK "
+    "total_PK grad_FKR grad_GJR",
+    "F G P K J R normalise bf16 threads",
+)
+
+
+def _index(pairs: Pairs, froms: int, tos: int) -> dict[str, Tensor]:
+    """Where kernels find pairs: from_start[f] up to from_start[f + 1], or likewise by to-list in the order by_to_P."""
+    if bool((pairs.from_P[1:] < pairs.from_P[:-1]).any()):
+        raise TrellisError("pairs must be ordered by the list they lead from: sort them.")
+    by_to_P = pairs.to_P.argsort(stable=True)
+    from_start = torch.searchsorted(pairs.from_P, torch.arange(froms + 1))
+    to_start = torch.searchsorted(pairs.to_P[by_to_P], torch.arange(tos + 1))
+    return {**pairs._asdict(), "by_to_P": by_to_P, "from_start": from_start, "to_start": to_start}
 
 
 class _BilinearPairs(torch.autograd.Function):
@@ -46,8 +62,10 @@ class _BilinearPairs(torch.autograd.Function):
     ) -> Tensor:
         ctx.pairs, ctx.shifted, ctx.bf16, ctx.index = pairs, shift_FK is not None, in_bf16(from_FKR.device), None
         if usable(from_FKR, to_GJR):
-            ctx.index = _PairIndex.of(pairs, len(from_FKR), len(to_GJR))
-            into_PJK = _native_forward(from_FKR, to_GJR, ctx.index, scale_PK, shift_FK, ctx.bf16)
+            ctx.index = _index(pairs, len(from_FKR), len(to_GJR))
+            given = {"from_FKR": from_FKR, "to_GJR": to_GJR, "scale_PK": scale_PK, "shift_FK": shift_FK, **ctx.index}
+            asked = _PairCall(normalise=not ctx.shifted, bf16=ctx.bf16, **given)
+            (into_PJK,) = run("pair_forward", asked, "into_PJK")
         else:
             into_PJK = _torch_forward(from_FKR, to_GJR, pairs, scale_PK, shift_FK)
         ctx.save_for_backward(from_FKR, to_GJR, scale_PK, into_PJK)
@@ -57,30 +75,19 @@ class _BilinearPairs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_PJK: Tensor) -> tuple[Tensor | None, ...]:
         from_FKR, to_GJR, scale_PK, into_PJK = ctx.saved_tensors
-        given = (scale_PK, into_PJK, grad_PJK)
         if ctx.index is not None:
-            found = _native_backward(from_FKR, to_GJR, ctx.index, *given, not ctx.shifted, ctx.bf16)
+            given = {"from_FKR": from_FKR, "to_GJR": to_GJR, "scale_PK": scale_PK, "into_PJK": into_PJK, **ctx.index}
+            asked = _PairCall(grad_PJK=grad_PJK, normalise=not ctx.shifted, bf16=ctx.bf16, **given)
+            grad_FKR, grad_GJR, total_PK = run("pair_backward", asked, "grad_FKR", "grad_GJR", "total_PK")
         else:
-            found = _torch_backward(from_FKR, to_GJR, ctx.pairs, *given, not ctx.shifted)
-        grad_from_FKR, grad_to_GJR, total_PK = found
+            grad_FKR, grad_GJR, total_PK = _torch_backward(
+                from_FKR, to_GJR, ctx.pairs, scale_PK, into_PJK, grad_PJK, not ctx.shifted
+            )
         grad_scale_PK = torch.where(scale_PK > 0, total_PK / scale_PK, 0.0)
         grad_shift_FK = None
         if ctx.shifted:
             grad_shift_FK = total_PK.new_zeros(from_FKR.shape[:2]).index_add_(0, ctx.pairs.from_P, -total_PK)
-        return grad_from_FKR, grad_to_GJR, grad_scale_PK, grad_shift_FK, None
-
-
-def _check_shapes(from_FKR: Tensor, to_GJR: Tensor, scale_PK: Tensor, shift_FK: Tensor | None, pairs: Pairs) -> None:
-    wanted = {
-        "to_GJR": (to_GJR, (*to_GJR.shape[:2], from_FKR.shape[2])),
-        "to_P": (pairs.to_P, tuple(pairs.from_P.shape)),
-        "scale_PK": (scale_PK, (len(pairs.from_P), from_FKR.shape[1])),
-    }
-    if shift_FK is not None:
-        wanted["shift_FK"] = shift_FK, tuple(from_FKR.shape[:2])
-    for name, (tensor, shape) in wanted.items():
-        if tuple(tensor.shape) != shape:
-            raise TrellisError(f"{name} has shape {tuple(tensor.shape)}, not {shape}.")
+        return grad_FKR, grad_GJR, grad_scale_PK, grad_shift_FK, None
 
 
 # The PyTorch twin.
@@ -128,73 +135,4 @@ def _torch_backward(
             grad_from.index_add_(0, from_P, torch.bmm(count.transpose(1, 2), to_GJR.index_select(0, to_P)))
         to_states = torch.bmm(count, from_FKR.index_select(0, from_P))
         grad_to.index_add_(0, to_P, to_states.to(grad_to))  # in half precision, but added up in full
-    return grad_from, grad_to, total_PK
-
-
-# The native calls.
-
-
-class _PairCall(ctypes.Structure):
-    _fields_ = fields(
-        "left right scale shift from_ to from_start to_start by_to into grad_into row_sum grad_left grad_right",
-        "F G P K J R normalise bf16 threads",
-    )
-
-
-class _PairIndex(NamedTuple):
-    """Pairs, and where to find them from either end."""
-
-    from_P: Tensor
-    to_P: Tensor
-    from_start: Tensor  # the pairs from list f are from_start[f] up to from_start[f + 1]
-    to_start: Tensor  # the same for pairs to list g, in the order of by_to_P
-    by_to_P: Tensor
-
-    @classmethod
-    def of(cls, pairs: Pairs, froms: int, tos: int) -> _PairIndex:
-        """Of pairs between so many lists at each end."""
-        from_P, to_P = ready(pairs.from_P, torch.int64), ready(pairs.to_P, torch.int64)
-        if bool((from_P[1:] < from_P[:-1]).any()):
-            raise TrellisError("pairs must be ordered by the list they lead from: sort them.")
-        by_to_P = to_P.argsort(stable=True)
-        from_start = torch.searchsorted(from_P, torch.arange(froms + 1))
-        to_start = torch.searchsorted(to_P[by_to_P], torch.arange(tos + 1))
-        return cls(from_P, to_P, from_start, to_start, by_to_P)
-
-
-def _pair_call(from_FKR: Tensor, to_GJR: Tensor, index: _PairIndex, scale_PK: Tensor, bf16: bool) -> _PairCall:
-    (F, K, R), (G, J, _) = from_FKR.shape, to_GJR.shape
-    return _PairCall(
-        left=from_FKR.data_ptr(), right=to_GJR.data_ptr(), scale=scale_PK.data_ptr(),
-        from_=index.from_P.data_ptr(), to=index.to_P.data_ptr(), by_to=index.by_to_P.data_ptr(),
-        from_start=index.from_start.data_ptr(), to_start=index.to_start.data_ptr(),
-        F=F, G=G, P=len(index.from_P), K=K, J=J, R=R, bf16=bf16, threads=torch.get_num_threads(),
-    )  # fmt: skip
-
-
-def _native_forward(
-    from_FKR: Tensor, to_GJR: Tensor, index: _PairIndex, scale_PK: Tensor, shift_FK: Tensor | None, bf16: bool
-) -> Tensor:
-    from_FKR, to_GJR, scale_PK = ready(from_FKR), ready(to_GJR), ready(scale_PK)
-    into_PJK = from_FKR.new_empty(len(scale_PK), to_GJR.shape[1], from_FKR.shape[1])
-    asked = _pair_call(from_FKR, to_GJR, index, scale_PK, bf16)
-    asked.into, asked.normalise = into_PJK.data_ptr(), shift_FK is None
-    if shift_FK is not None:
-        shift_FK = ready(shift_FK)
-        asked.shift = shift_FK.data_ptr()
-    call("pair_forward", asked)
-    return into_PJK
-
-
-def _native_backward(
-    from_FKR: Tensor, to_GJR: Tensor, index: _PairIndex, scale_PK: Tensor, into_PJK: Tensor, grad_PJK: Tensor,
-    normalised: bool, bf16: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    from_FKR, to_GJR, scale_PK, into_PJK = ready(from_FKR), ready(to_GJR), ready(scale_PK), ready(into_PJK)
-    grad_PJK = check(grad_PJK, tuple(into_PJK.shape), "grad_PJK")
-    grad_from, grad_to, total_PK = torch.empty_like(from_FKR), torch.empty_like(to_GJR), torch.empty_like(scale_PK)
-    asked = _pair_call(from_FKR, to_GJR, index, scale_PK, bf16)
-    asked.into, asked.grad_into, asked.normalise = into_PJK.data_ptr(), grad_PJK.data_ptr(), normalised
-    asked.row_sum, asked.grad_left, asked.grad_right = total_PK.data_ptr(), grad_from.data_ptr(), grad_to.data_ptr()
-    call("pair_backward", asked)
     return grad_from, grad_to, total_PK

@@ -6,17 +6,22 @@ push a belief and pull a message.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from trellis.ops.library import call, check, fields, ready, usable
+from trellis.ops.library import run, structure, usable
 from trellis.ops.precision import in_bf16
 
 # Backward messages of states that carry no belief can grow without bound; beyond this they are noise times zero.
 LARGEST_MESSAGE = 1e30
+
+_WalkCall = structure(
+    "first_BS matrix_SS likelihood_NS log_peak_N index_TB:int running_T:int belief_TBS scale_TB log_prob_TB final_BS "
+    "grad_log_prob_TB grad_final_BS posterior_TBS message_TBS",
+    "T B S N bf16 threads",
+)
 
 
 class Steps(Protocol):
@@ -44,8 +49,14 @@ def walk(
     if there is one; the token at [t, b] has row index[t, b] of the likelihoods, which are divided by exp(log_peak).
     """
     if matrix_SS is not None and usable(first_BS, matrix_SS, likelihood_NS):
-        bf16, nothing_BS = in_bf16(first_BS.device), torch.zeros_like(first_BS)
-        return _native_walk(first_BS, matrix_SS, likelihood_NS, log_peak_N, index_TB, running, nothing_BS, bf16=bf16)
+        final_BS = first_BS.new_zeros(first_BS.shape)
+        asked = _WalkCall(
+            first_BS=first_BS, matrix_SS=matrix_SS, likelihood_NS=likelihood_NS, log_peak_N=log_peak_N,
+            index_TB=index_TB, running_T=torch.tensor(running, dtype=torch.int64), final_BS=final_BS,
+            bf16=in_bf16(first_BS.device),
+        )  # fmt: skip
+        belief_TBS, scale_TB, log_prob_TB = run("walk", asked, "belief_TBS", "scale_TB", "log_prob_TB")
+        return belief_TBS, scale_TB, log_prob_TB, final_BS
     time, batch = index_TB.shape
     belief_TBS = first_BS.new_empty(time, *first_BS.shape)
     scale_TB, log_prob_TB = first_BS.new_ones(time, batch), first_BS.new_zeros(time, batch)
@@ -83,10 +94,13 @@ def walk_back(
     β_t and the first result the posterior. A scale below `underflow` sends no message back.
     """
     if matrix_SS is not None and usable(matrix_SS, belief_TBS, grad_log_prob_TB):
-        return _native_walk_back(
-            matrix_SS, likelihood_NS, index_TB, running, belief_TBS, scale_TB, grad_log_prob_TB, grad_final_BS,
-            bf16=in_bf16(belief_TBS.device),
+        asked = _WalkCall(
+            matrix_SS=matrix_SS, likelihood_NS=likelihood_NS, index_TB=index_TB,
+            running_T=torch.tensor(running, dtype=torch.int64), belief_TBS=belief_TBS, scale_TB=scale_TB,
+            grad_log_prob_TB=grad_log_prob_TB, grad_final_BS=grad_final_BS, bf16=in_bf16(belief_TBS.device),
         )  # fmt: skip
+        posterior_TBS, message_TBS = run("walk_back", asked, "posterior_TBS", "message_TBS")
+        return posterior_TBS, message_TBS
     posterior_TBS, message_TBS = torch.empty_like(belief_TBS), torch.empty_like(belief_TBS)
     inverse_scale_TB = torch.where(scale_TB < underflow, 0.0, 1.0 / scale_TB)
     ends, gradient = _ends(running), grad_final_BS[:0]
@@ -111,75 +125,3 @@ def walk_back(
 def _ends(running: list[int]) -> list[tuple[int, int]]:
     """For each step (a, b): rows a to b end there, rows before a go on."""
     return list(zip([*running, 0][1:], running, strict=True))
-
-
-class _WalkCall(ctypes.Structure):
-    _fields_ = fields(
-        "first transition likelihood log_peak index running belief scale log_prob final grad_log_prob grad_final "
-        "posterior message",
-        "T B S columns bf16 threads",
-    )
-
-
-def _native_walk(
-    first_BS: Tensor,
-    transition_SS: Tensor,
-    likelihood_NS: Tensor,
-    log_peak_N: Tensor,
-    index_TB: Tensor,
-    running_T: list[int],
-    before_BS: Tensor,
-    *,
-    bf16: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    (T, B), S = index_TB.shape, transition_SS.shape[0]
-    running = torch.tensor(running_T, dtype=torch.int64)
-    inputs = [
-        check(first_BS, (B, S), "first_BS"), check(transition_SS, (S, S), "transition_SS"),
-        check(likelihood_NS, (len(likelihood_NS), S), "likelihood_NS"),
-        check(log_peak_N, (len(likelihood_NS),), "log_peak_N"), ready(index_TB, torch.int64),
-        check(running, (T,), "running_T", torch.int64),
-    ]  # fmt: skip
-    belief_TBS = first_BS.new_empty(T, B, S)
-    scale_TB, log_prob_TB = first_BS.new_empty(T, B), first_BS.new_empty(T, B)
-    final_BS = check(before_BS, (B, S), "before_BS").clone()
-    outputs = [belief_TBS, scale_TB, log_prob_TB, final_BS]
-    asked = _WalkCall(
-        *(tensor.data_ptr() for tensor in inputs + outputs),
-        T=T, B=B, S=S, columns=len(likelihood_NS), bf16=bf16, threads=torch.get_num_threads(),
-    )  # fmt: skip
-    call("walk", asked)
-    return belief_TBS, scale_TB, log_prob_TB, final_BS
-
-
-def _native_walk_back(
-    transition_SS: Tensor,
-    likelihood_NS: Tensor,
-    index_TB: Tensor,
-    running_T: list[int],
-    belief_TBS: Tensor,
-    scale_TB: Tensor,
-    grad_log_prob_TB: Tensor,
-    grad_final_BS: Tensor,
-    *,
-    bf16: bool = False,
-) -> tuple[Tensor, Tensor]:
-    T, B, S = belief_TBS.shape
-    inputs = {
-        "transition": check(transition_SS, (S, S), "transition_SS"),
-        "likelihood": check(likelihood_NS, (len(likelihood_NS), S), "likelihood_NS"),
-        "index": check(index_TB, (T, B), "index_TB", torch.int64),
-        "running": check(torch.tensor(running_T, dtype=torch.int64), (T,), "running_T", torch.int64),
-        "belief": ready(belief_TBS),
-        "scale": check(scale_TB, (T, B), "scale_TB"),
-        "grad_log_prob": check(grad_log_prob_TB, (T, B), "grad_log_prob_TB"),
-        "grad_final": check(grad_final_BS, (B, S), "grad_final_BS"),
-        "posterior": belief_TBS.new_empty(T, B, S),
-        "message": belief_TBS.new_empty(T, B, S),
-    }
-    asked = _WalkCall(
-        **{name: tensor.data_ptr() for name, tensor in inputs.items()},
-        T=T, B=B, S=S, columns=len(likelihood_NS), bf16=bf16, threads=torch.get_num_threads(),
-    )  # fmt: skip
-    call("walk_back", asked)
-    return inputs["posterior"], inputs["message"]
