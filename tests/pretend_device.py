@@ -111,7 +111,6 @@ def _run(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
             x.data = PretendTensor(x.inside)
     back = {id(_inside(x)): x for x in written}  # what is changed in place is returned itself
 
-
     def outside(x: Any) -> Any:
         return back.get(id(x), PretendTensor(x) if here else x) if isinstance(x, Tensor) else x
 

@@ -6,10 +6,11 @@ import torch
 
 from trellis.errors import TrellisError
 from trellis.evaluation import Evaluation, evaluate
-from trellis.inference import reference
 from trellis.models import HMM, Bigram, HMMConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
+
+from . import reference
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "never"])
 NEVER = WORDS.id("never")

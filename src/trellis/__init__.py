@@ -20,30 +20,23 @@ if (
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 if TYPE_CHECKING:
-    from trellis.errors import TrellisError
-    from trellis.evaluation import Evaluation, evaluate
-    from trellis.models import HMM, HMMConfig, load_model
-    from trellis.text import IdFile, load_tokenizer, open_corpus, prepare
-    from trellis.training import TrainingSettings, train
+    from trellis.errors import TrellisError as TrellisError
+    from trellis.evaluation import Evaluation as Evaluation
+    from trellis.evaluation import evaluate as evaluate
+    from trellis.models import HMM as HMM
+    from trellis.models import HMMConfig as HMMConfig
+    from trellis.models import load_model as load_model
+    from trellis.text import IdFile as IdFile
+    from trellis.text import load_tokenizer as load_tokenizer
+    from trellis.text import open_corpus as open_corpus
+    from trellis.text import prepare as prepare
+    from trellis.training import TrainingSettings as TrainingSettings
+    from trellis.training import train as train
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "HMM",
-    "Evaluation",
-    "HMMConfig",
-    "IdFile",
-    "TrainingSettings",
-    "TrellisError",
-    "evaluate",
-    "load_model",
-    "load_tokenizer",
-    "open_corpus",
-    "prepare",
-    "train",
-]
-
-# Names are fetched when first asked for, because importing PyTorch takes seconds that `trellis --help` need not.
+# The public names, and where they live. They are fetched when first asked for, because importing PyTorch takes seconds
+# that `trellis --help` need not.
 _HOME = {
     "HMM": "models",
     "Evaluation": "evaluation",
@@ -58,6 +51,7 @@ _HOME = {
     "prepare": "text",
     "train": "training",
 }
+__all__ = [*_HOME]  # a list of strings
 _ROOMS = ("inference", "models", "text", "training")
 
 

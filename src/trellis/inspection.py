@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trellis.models import HMM, Tables
 from trellis.models.scorer import carry
+from trellis.ops.precision import widened
 from trellis.progress import Progress
 from trellis.text import IdFile, Streams
 
@@ -118,8 +119,7 @@ def stationary(tables: Tables, tolerance: float = 1e-10, limit: int = 10_000) ->
     Steps of the chain that stays where it is every other time have the same average and, unlike the chain itself,
     settle even when it turns in circles.
     """
-    transition_SS = tables.transition_SS.double()
-    usage_S = tables.start_S.double()
+    transition_SS, usage_S = widened(tables.transition_SS), widened(tables.start_S)
     for _ in range(limit):
         before_S, usage_S = usage_S, (usage_S + usage_S @ transition_SS) / 2
         usage_S = usage_S / usage_S.sum()

@@ -7,9 +7,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trellis.inference import BlockPairs, Chain, Streamed, reference
+from trellis.inference import BlockPairs, Chain, Streamed
 from trellis.inference.chain import log_belief
 
+from .. import reference
 from .models import InPieces, random_belief, random_hmm, random_log_emission
 
 KINDS = ("dense", "in pieces", "blocks", "streamed")

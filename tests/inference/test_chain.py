@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from torch.testing import assert_close
 
 from trellis.errors import TrellisError
-from trellis.inference import Chain, reference
+from trellis.inference import Chain
 from trellis.inference.chain import check_lengths, empty_rows_keep, log_belief
 
+from .. import reference
 from .blocked_models import EXAMPLES, a_large_case, cases, soiled
 from .models import random_belief, random_hmm, random_log_emission
 

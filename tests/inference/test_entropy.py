@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from torch.testing import assert_close
 
-from trellis.inference import Chain, entropy, reference
+from trellis.inference import Chain, entropy
 
+from .. import reference
 from .blocked_models import (
     EXAMPLES,
     KINDS,

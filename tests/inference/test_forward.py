@@ -9,8 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trellis import ops
 from trellis.errors import TrellisError
-from trellis.inference import BlockPairs, Chain, Dense, Transition, filter, reference, score, smooth, transitions
+from trellis.inference import BlockPairs, Chain, Dense, Transition, filter, score, smooth, transitions
 
+from .. import reference
 from .blocked_models import (
     EXAMPLES,
     KINDS,

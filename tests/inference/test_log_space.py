@@ -15,13 +15,13 @@ from trellis.inference import (
     entropy,
     filter,
     log_space,
-    reference,
     sample_posterior,
     score,
     smooth,
     viterbi,
 )
 
+from .. import reference
 from .blocked_models import (
     EXAMPLES,
     KINDS,

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from torch.testing import assert_close
 
 from trellis.errors import TrellisError
-from trellis.inference import Chain, k_best, paths, reference, viterbi
+from trellis.inference import Chain, k_best, paths, viterbi
 
+from .. import reference
 from .blocked_models import (
     EXAMPLES,
     KINDS,

@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis.inference import Chain, filter, reference, smooth, viterbi
+from trellis.inference import Chain, filter, smooth, viterbi
 
+from .. import reference
 from .models import dense_counts, random_hmm
 
 STATES, TOKENS, TIME, BATCH = 6, 11, 25, 4

@@ -8,9 +8,10 @@ from torch.testing import assert_close
 
 from trellis import ops
 from trellis.errors import TrellisError
-from trellis.inference import Chain, reference
+from trellis.inference import Chain
 from trellis.inference.recursion import UNDERFLOW, Evidence, Rows, walk, walk_back
 
+from .. import reference
 from .blocked_models import EXAMPLES, KINDS, a_large_case, an_improbable_case, cases, spread
 from .models import random_hmm, random_log_emission
 

@@ -3,8 +3,9 @@ import torch
 from hypothesis import given, settings
 from torch.testing import assert_close
 
-from trellis.inference import Chain, reference, sample_posterior, sampling
+from trellis.inference import Chain, sample_posterior, sampling
 
+from .. import reference
 from .blocked_models import (
     EXAMPLES,
     KINDS,

@@ -5,10 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from trellis import TrellisError
-from trellis.inference import reference
 from trellis.models import HMM, HMMConfig
 from trellis.models.supports import partition, uniform_subsets
 
+from .. import reference
 from .makers import (
     BLOCK_V,
     DENSE,

@@ -6,9 +6,10 @@ from torch.testing import assert_close
 
 from trellis import inference, ops
 from trellis.errors import TrellisError
-from trellis.inference import Chain, reference
+from trellis.inference import Chain
 from trellis.models import HMM, HMMConfig, hmm, load_model
 
+from .. import reference
 from .makers import (
     BLOCKS,
     CONFIGS,
@@ -431,3 +432,12 @@ def test_blocks_are_numbered_in_the_model():
     assert model.states_MK.shape == (BLOCKS, STATES // BLOCKS)
     assert model.block_size == STATES // BLOCKS
     assert torch.equal(model.everything(), torch.arange(STATES))
+
+
+def test_tables_are_the_callers_own():
+    """In use, distributions are kept; what is done to the tables that were given away must not reach them."""
+    model = HMM(HMMConfig(7, 4), seed=0).eval()
+    before = model.next_token()
+    for table in model.tables():
+        table.zero_()
+    assert torch.equal(model.next_token(), before)

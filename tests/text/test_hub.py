@@ -22,7 +22,7 @@ class FakeHub:
         if self.broken == "midway":
             raise TimeoutError("lost")
 
-    def HfApi(self) -> Any:  # noqa: N802 - the library's name
+    def HfApi(self) -> Any:
         def info(repository: str, revision: str) -> SimpleNamespace:
             if self.broken == "info":
                 raise ConnectionError("no network")

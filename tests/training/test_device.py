@@ -50,7 +50,9 @@ def test_a_process_of_torchrun_takes_the_gpu_it_was_given(machine, monkeypatch):
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps", "xpu"])
 def test_a_device_that_this_machine_has_not_is_one_sentence(name, machine, tmp_path):
     machine(0)
-    with pytest.raises(TrellisError, match=rf"^this machine has no {name[:4].rstrip(':')} device: set training\.device="):
+    with pytest.raises(
+        TrellisError, match=rf"^this machine has no {name[:4].rstrip(':')} device: set training\.device="
+    ):
         run(tmp_path, settings(device=name))
     assert not (tmp_path / "run").exists()
 
@@ -60,7 +62,9 @@ def test_this_machine_has_no_gpu_or_has_one():
     if torch.cuda.is_available():
         assert choose_device("cuda").type == "cuda"
     else:
-        with pytest.raises(TrellisError, match=r"^this machine has no cuda device: set training\.device=cpu, or auto\.$"):
+        with pytest.raises(
+            TrellisError, match=r"^this machine has no cuda device: set training\.device=cpu, or auto\.$"
+        ):
             choose_device("cuda")
 
 

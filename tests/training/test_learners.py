@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from trellis.errors import TrellisError
-from trellis.inference import reference
 from trellis.models import HMM, HMMConfig
 from trellis.text import Batch
 from trellis.training.learners import BaumWelchLearner, GradientLearner
+from trellis.training.objectives import OBJECTIVES
 from trellis.training.settings import TrainingSettings
+
+from .. import reference
 
 V, S = 7, 3
 LOW = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 2, "shared": True}
@@ -253,9 +255,15 @@ def test_a_process_without_rows_counts_nothing():
     assert_close(model.tables().transition_SS, 0.5 * before.transition_SS + 0.5 * uniform)
 
 
+def test_baum_welch_refuses_an_objective_that_it_would_ignore(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "other", OBJECTIVES["marginal"])
+    with pytest.raises(TrellisError, match=r"Baum–Welch cannot learn by training.objective=other"):
+        BaumWelchLearner(model_of(), TrainingSettings(method="baum_welch", objective="other"))
+
+
 @pytest.mark.parametrize("part", ["start", "transition", "emission"])
 def test_baum_welch_refuses_low_rank(part):
-    with pytest.raises(TrellisError, match="make model.support dense, start, transition and emission scalar"):
+    with pytest.raises(TrellisError, match=r"make model\.support dense, start, transition and emission scalar"):
         BaumWelchLearner(model_of(**{part: "low_rank", "width": 2}), TrainingSettings(method="baum_welch"))
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -84,7 +85,18 @@ def lstm(seed):
     [
         *(({"method": m, "batching": b}, make_model) for m, b in itertools.product(METHODS, BATCHINGS)),
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0}, low_rank),
-        ({"schedule": "plateau", "patience": 0, "factor": 0.5, "lr": 1.0, "init": "restarts", "restarts": 2, "restart_steps": 2}, low_rank),
+        (
+            {
+                "schedule": "plateau",
+                "patience": 0,
+                "factor": 0.5,
+                "lr": 1.0,
+                "init": "restarts",
+                "restarts": 2,
+                "restart_steps": 2,
+            },
+            low_rank,
+        ),
         ({"method": "baum_welch", "full_batch": True, "epochs": 14.0, "step_size": 0.7}, make_model),
         *(({"batching": b, "lr": 0.01}, make) for b, make in itertools.product(BATCHINGS, (lstm, blocked))),
         ({"batching": "streams", "accumulate": 3, "epochs": 6.0, "lr": 0.01}, lstm),
@@ -358,12 +370,6 @@ def test_old_checkpoints_vanish_before_they_are_deleted(tmp_path, monkeypatch):
     assert [name for name in deleted if not name.startswith(".")] == []
 
 
-def test_checkpoints_are_told_apart_by_number_not_by_name(tmp_path):
-    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-2", "checkpoint-x", ".checkpoint-11-abc.partial"):
-        (tmp_path / name).mkdir()
-    assert [path.name for path in checkpoints.found(tmp_path)] == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
-
-
 def test_a_run_is_decided_by_its_seed(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         run(tmp_path / name, settings(seed=seed))
@@ -402,6 +408,17 @@ def test_dropout_is_drawn_from_the_seed_and_the_batch_number(tmp_path, monkeypat
     assert a == b
     assert len(set(a) | set(c)) == len(a) + len(c)
     assert all(training for _, training in a)  # although it was validated in between
+
+
+def test_what_a_gpu_draws_is_seeded_too_and_its_generator_left_as_it_was(monkeypatch):
+    kept, seeded = [], []
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext(kept.append(devices)))
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+    for device in (torch.device("cuda", 1), torch.device("cpu")):
+        with loop._chance(3, 5, device):
+            pass
+    assert kept == [[torch.device("cuda", 1)], []]
+    assert seeded[0] == seeded[1]
 
 
 def test_the_loss_of_learning_is_with_dropout_and_that_of_validation_without(tmp_path):

@@ -6,7 +6,6 @@ import torch
 from torch.testing import assert_close
 
 from trellis.errors import TrellisError
-from trellis.inference import reference
 from trellis.models import HMM, HMMConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.models.supports import partition, uniform_subsets
@@ -15,6 +14,7 @@ from trellis.training import TrainingSettings, train
 from trellis.training.learners import BaumWelchLearner, GradientLearner
 from trellis.training.objectives import OBJECTIVES, joint, marginal
 
+from .. import reference
 from .runs import BATCHINGS, BLOCK_V, STATES, WORDS, blocked, make_model, run, settings, some_labels, text
 
 V = WORDS.vocab_size
@@ -237,14 +237,17 @@ def refused(folder, sentence, chosen, **arguments):
     assert {path: path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()} == before
 
 
+TOGETHER = r"labels and training\.objective=joint belong together: give both or neither"
+
+
 def test_labels_without_their_objective_are_refused(tmp_path):
-    with pytest.raises(TrellisError, match="labels and training.objective=joint belong together: give both or neither"):
+    with pytest.raises(TrellisError, match=TOGETHER):
         run(tmp_path, settings(), labels=some_labels(text(tmp_path / "cache")))
     assert not (tmp_path / "run").exists()
 
 
 def test_the_objective_without_its_labels_is_refused(tmp_path):
-    with pytest.raises(TrellisError, match="labels and training.objective=joint belong together: give both or neither"):
+    with pytest.raises(TrellisError, match=TOGETHER):
         train(make_model, WORDS, text(tmp_path / "cache"), None, settings(objective="joint"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     model, batch = make_model(0), a_batch()
@@ -260,11 +263,16 @@ def test_the_objective_without_its_labels_is_refused(tmp_path):
         (lambda labels: labels[None], r"There are 1 × \d+ labels for \d+ tokens; give one state a token"),
         (lambda labels: labels.astype(np.float32), r"Labels of type float32 are no states; give whole numbers\.$"),
         (lambda labels: np.append(labels[:-1], STATES), r"the label of token \d+, 4, is none of the 4 states: give 0 "),
-        (lambda labels: np.append(labels[:-1], -2), r"the label of token \d+, -2, is none of the 4 states: give 0 to 3"),
+        (
+            lambda labels: np.append(labels[:-1], -2),
+            r"the label of token \d+, -2, is none of the 4 states: give 0 to 3",
+        ),
     ],
     ids=["short", "long", "rows", "floats", "above", "below"],
 )
-@pytest.mark.parametrize("changes", [{}, {"method": "baum_welch"}, {"init": "restarts"}], ids=["adamw", "bw", "restarts"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"method": "baum_welch"}, {"init": "restarts"}], ids=["adamw", "bw", "restarts"]
+)
 def test_labels_that_do_not_fit_are_refused_before_anything_is_written(change, sentence, changes, tmp_path):
     labels = change(some_labels(text(tmp_path / "cache")))
     refused(tmp_path, sentence, settings(objective="joint", **changes), labels=labels)

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "can't allocate memory" in str(error):
             return _refuse(f"there is not enough memory: {LESS}.")
         if "out of memory" in str(error) or type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
-            return _refuse(f"the GPU has not enough memory: {LESS}, or compute on the processor (training.device=cpu).")
+            return _refuse(f"the GPU has not enough memory: {LESS}, or compute on the processor (--device cpu).")
         raise
     except Exception as error:
         if usage := getattr(error, "format_message", None):  # typer's own errors about options and arguments

@@ -1,4 +1,4 @@
-"""Exact questions as functions of a chain, each with a slow reference twin."""
+"""Exact questions as functions of a chain."""
 
 from trellis.inference.chain import Chain
 from trellis.inference.entropy import entropy

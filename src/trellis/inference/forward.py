@@ -45,8 +45,8 @@ class Smoothed(NamedTuple):
 
     def usage(self, states: int) -> Tensor:
         """The expected number of tokens that each of a model's states emitted, float64."""
-        count_S = torch.zeros(states, dtype=torch.float64, device=self.posterior_BTS.device)
-        return count_S.index_add_(0, self.states_BTS.flatten(), widened(self.posterior_BTS.flatten()))
+        posterior_N = widened(self.posterior_BTS.flatten())
+        return posterior_N.new_zeros(states).index_add_(0, self.states_BTS.flatten(), posterior_N)
 
     def most_probable(self) -> tuple[Tensor, Tensor]:
         """The highest posterior at each token and the state that has it, both B×T."""

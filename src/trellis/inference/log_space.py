@@ -2,7 +2,7 @@
 
 A scale near float32's smallest number means that nearly all belief sat on states that cannot explain the token. Such a
 row is either impossible, which reachability alone decides, or merely very surprising, and then this walk gives its
-exact answer. Text under a trained model hardly ever comes here. `reference.py` is the plain twin of it all.
+exact answer. Text under a trained model hardly ever comes here.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trellis.inference.chain import Chain, check_lengths
 from trellis.inference.transitions import Piece, Transition
+from trellis.ops.precision import widened
 
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
 CHUNK = 1 << 21
@@ -75,7 +76,7 @@ def _climb(
     (batch, states, k), time = score_BSK.shape, index_BT.shape[1]
     dtype = torch.int16 if states * k <= torch.iinfo(torch.int16).max else torch.int32
     pointers_BTSK = torch.empty(batch, time, states, k, dtype=dtype, device=score_BSK.device)
-    offset_B = torch.zeros(batch, dtype=torch.float64, device=score_BSK.device)
+    offset_B = widened(score_BSK.new_zeros(batch))
     for t in range(int(lengths_B.max()) if batch else 0):
         rows = (lengths_B > t).nonzero().squeeze(-1)
         score = score_BSK[rows]

@@ -50,7 +50,7 @@ def _backward(
     """Draw paths from the last token to the first; also the least total weight of any draw of a row."""
     batch, time, _ = belief_BTS.shape
     places_BNT = torch.full((batch, samples, time), -1, dtype=torch.int64, device=belief_BTS.device)
-    least_B = torch.ones(batch, dtype=torch.float64, device=belief_BTS.device)
+    least_B = widened(belief_BTS.new_ones(batch))
     longest = int(lengths_B.max()) if batch else 0
     for t in reversed(range(longest)):
         rows = (lengths_B > t).nonzero().flatten()

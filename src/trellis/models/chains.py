@@ -116,15 +116,14 @@ def _dense_chain(model: HMM, asked: Asked) -> Chain:
     vectors = model.vectors(lambda: states_S if asked.state is None else model.everything())
     transition = model.kept("transition", lambda: model.transition.between(vectors, states_S))
     words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
-    log_columns_NS = model.columns(vectors, states_S, words_N)
+    log_columns_NS = model.columns(words_N, lambda: model.emission.columns(vectors, states_S, words_N))
     if asked.missing_BT is not None:
         log_columns_NS = torch.cat([log_columns_NS, log_columns_NS.new_zeros(1, len(states_S))])
         index_BT = index_BT.masked_fill(asked.missing_BT, len(words_N))
     log_first, belief_BS = None, asked.state
     if belief_BS is None:
-        log_start_S = model.log_start(vectors, states_S)
-        log_first_BS = log_start_S.expand(len(asked.ids_BT), -1)
-        before_BS = log_start_S.exp()
+        log_start_S = model.log_start(vectors, states_S).index_select(0, states_S)
+        log_first_BS, before_BS = log_start_S.expand(len(asked.ids_BT), -1), log_start_S.exp()
     elif all_there:
         before_BS, log_first_BS = belief_BS, log_belief(transition.push(belief_BS, 0), belief_BS)
 
@@ -154,7 +153,7 @@ def _carrying_all_states(model: HMM, asked: Asked, chain: Chain, vectors: Vector
     def before(rows: int) -> Tensor:
         if asked.state is not None:
             return asked.state
-        return model.log_start(vectors, kept_S, among=kept_S).exp().expand(rows, -1)
+        return model.log_start(vectors, kept_S).exp().expand(rows, -1)
 
     def carry(final_BJ: Tensor) -> Tensor:
         rows, last_B = len(final_BJ), chain.lengths()
@@ -186,7 +185,7 @@ def _block_chain(model: HMM, support: Support, asked: Asked) -> Chain:
     chain = Chain(
         _log_first(model, asked.state, list_BT, crossing),
         BlockPairs(into_PJK, pair_BT, lambda chosen_N: model.transition.log_into(vectors, crossing, chosen_N)),
-        model.block_columns(crossing.to, blocks_G, words_N),
+        _block_columns(model, support, listed, blocks_G, words_N),
         index_BT,
         asked.lengths_B,
         lists_GS=crossing.to.lists_NK,
@@ -194,6 +193,12 @@ def _block_chain(model: HMM, support: Support, asked: Asked) -> Chain:
         labels_BT=_places(asked, support) if asked.labels_BT is not None else None,
     )
     return _carrying_all_states(model, asked, chain, vectors, taking_part.all_S)
+
+
+def _block_columns(model: HMM, support: Support, listed: Listed, blocks_G: Tensor, words_N: Tensor) -> Tensor:
+    """log p(word | state) of distinct words in the states listed of their blocks, N×J."""
+    part, states = model.emission, model.config.states
+    return model.columns(words_N, lambda: part.block_columns(listed, support, blocks_G, words_N, states))
 
 
 def _all_involved(taking_part: TakingPart, state: Tensor | None) -> Tensor:
@@ -211,7 +216,7 @@ def _log_first(model: HMM, state: Tensor | None, list_BT: Tensor, crossing: Cros
         return next(model.parameters()).new_zeros(len(list_BT), lists_GJ.shape[1])
     list_B = list_BT[:, 0]
     if state is None:
-        log_first_BJ = model.log_start(crossing.to.source, crossing.kept_S, among=crossing.kept_S)[lists_GJ[list_B]]
+        log_first_BJ = model.log_start(crossing.to.source, crossing.kept_S)[lists_GJ[list_B]]
         if crossing.alive_GJ is None:
             return log_first_BJ
         return log_first_BJ.masked_fill(~crossing.alive_GJ[list_B], -torch.inf)
@@ -255,7 +260,7 @@ def _streamed_chain(model: HMM, support: Support, asked: Asked) -> Chain:
     blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
     vectors, everything = model.vectors(model.everything), model.everything_taking_part()
     listed, _ = model.listed(vectors, everything, blocks_G)
-    log_seen_NK = model.block_columns(listed, blocks_G, words_N)
+    log_seen_NK = _block_columns(model, support, listed, blocks_G, words_N)
     lists_NK = support.states_MK[support.block_V[words_N]]
     log_columns_NS = log_seen_NK.new_full((len(words_N) + 1, model.config.states), -torch.inf)
     log_columns_NS[:-1].scatter_(1, lists_NK, log_seen_NK)

@@ -87,7 +87,7 @@ class HMM(Model):
             self.register_buffer("states_MK", support.states_MK)
         blocks, roles = (1 if support is None else len(support.states_MK)), config.roles()
         with drawn_from(seed):
-            self.encoder = ENCODERS[config.encoder](config, blocks, roles)
+            self.encoder = ENCODERS[config.encoder if roles else "table"](config, blocks, roles)
             self.start = STARTS[config.start](config)
             self.transition = TRANSITIONS[config.transition](config, blocks)
             self.emission = EMISSIONS[config.emission](config, self.block_size)
@@ -344,34 +344,22 @@ class HMM(Model):
 
     # Distributions
 
-    def log_start(
-        self, vectors: Vectors | None = None, states_N: Tensor | None = None, among: Tensor | None = None
-    ) -> Tensor:
-        """log p(first state): of all states, or of those that take part; of `among` as places in S, −inf elsewhere."""
-        if states_N is None:
-            vectors, states_N = self.vectors(self.everything), self.everything()
-        assert vectors is not None
+    def log_start(self, vectors: Vectors | None = None, kept_S: Tensor | None = None) -> Tensor:
+        """log p(first state), S, among the states that take part; −inf of the others."""
+        if vectors is None or kept_S is None or len(kept_S) == self.config.states:
+            return self.kept("start", lambda: self._log_start(vectors or self.vectors(self.everything)))
+        log_start_N = self._log_start(vectors, kept_S)
+        return log_start_N.new_full((self.config.states,), -torch.inf).index_copy(0, kept_S, log_start_N)
 
-        def make() -> Tensor:
-            return self.start.logits(vectors, states_N).to(next(self.parameters()).dtype).log_softmax(0)
+    def _log_start(self, vectors: Vectors, states_N: Tensor | None = None) -> Tensor:
+        logits_N = self.start.logits(vectors, self.everything() if states_N is None else states_N)
+        return logits_N.to(next(self.parameters()).dtype).log_softmax(0)
 
-        log_start_N = self.kept("start", make)
-        if among is None or len(among) == self.config.states:
-            return log_start_N
-        return log_start_N.new_full((self.config.states,), -torch.inf).index_copy(0, among, log_start_N)
-
-    def columns(self, vectors: Vectors, states_S: Tensor, words_N: Tensor) -> Tensor:
-        """log p(word | state) of these words, N×S, of a dense model; in use, picked from a table that is kept."""
-        if self._in_use and self.config.vocab_size * self.config.states <= LARGEST_KEPT:
-            return self.log_emission().index_select(0, words_N)
-        return self.emission.columns(vectors, states_S, words_N)
-
-    def block_columns(self, listed: Listed, blocks_G: Tensor, words_N: Tensor) -> Tensor:
-        """log p(word | state) of distinct words in the states listed of their blocks, N×J; in use, as above."""
-        assert self.support is not None
+    def columns(self, words_N: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """log p(word | state) of these words as `make` makes them; in use, picked from a table that is kept."""
         if self._in_use and self.config.vocab_size * self.block_size <= LARGEST_KEPT:
             return self.log_emission().index_select(0, words_N)
-        return self.emission.block_columns(listed, self.support, blocks_G, words_N, self.config.states)
+        return make()
 
     @torch.no_grad()
     def log_emission(self) -> Tensor:
@@ -396,9 +384,8 @@ class HMM(Model):
             return self.log_start().exp().expand(batch, -1)
         if self.support is not None:
             return push_beliefs(self, self.vectors(self.everything), state)
-        everything = self.everything()
-        vectors = self.vectors(self.everything)
-        return self.kept("transition", lambda: self.transition.between(vectors, everything)).push(state, 0)
+        between = self.transition.between
+        return self.kept("transition", lambda: between(self.vectors(self.everything), self.everything())).push(state, 0)
 
     @torch.no_grad()
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -421,10 +408,18 @@ class HMM(Model):
     @torch.no_grad()
     def tables(self) -> Tables:
         """All three distributions, whole: S×S numbers for the transition, S×V for the emission."""
-        if self.support is None:
-            transition_SS, emission_SV = self.rows(self.everything())
-            return Tables(self.log_start().exp(), transition_SS, emission_SV)
-        return self.dense().tables()
+        self._check_pairs("and their long run needs them: measure usage on text, in trellis inspect by --corpus")
+        emission_VS = self.log_emission().exp()  # not the table that is kept: this one is the caller's
+        if self.support is not None:
+            zeros_VS = emission_VS.new_zeros(self.config.vocab_size, self.config.states)
+            emission_VS = zeros_VS.scatter_(1, self.support.lists(), emission_VS)
+            emission_VS[:, emission_VS.sum(0) == 0] = 1.0 / len(emission_VS)  # a state of no word's emits anything
+        return Tables(self.log_start().exp(), self._log_transition().exp(), emission_VS.T)
+
+    def _log_transition(self) -> Tensor:
+        """log p(next state | state), S×S."""
+        everything = self.everything()
+        return self.transition.log_rows(self.vectors(self.everything), everything, everything)
 
     @torch.no_grad()
     def set_tables(self, start_S: Tensor, transition_SS: Tensor, emission_SV: Tensor) -> None:
@@ -454,24 +449,15 @@ class HMM(Model):
         shape = self.config.vocab_size, self.config.states, self.config.support, self.config.blocks
         config = HMMConfig(*shape, unclustered=self.config.unclustered)
         model = HMM(config, seed=0, support=self.support).to(self.device, next(self.parameters()).dtype)
-        everything = self.everything()
-        log_transition_SS = self.transition.log_rows(self.vectors(self.everything), everything, everything)
-        model._take_logits(self.log_start(), log_transition_SS, self.log_emission())
+        model._take_logits(self.log_start(), self._log_transition(), self.log_emission())
         return model.eval()
 
     @torch.no_grad()
     def dense(self) -> HMM:
         """The same distributions as a dense HMM of scalar parameters, all pairs of states at once."""
-        self._check_pairs("and their long run needs them: measure usage on text, in trellis inspect by --corpus")
-        emission_VS: Tensor = self.emission_table()
-        if self.support is not None:
-            emission_VK, (vocab_size, states) = emission_VS, (self.config.vocab_size, self.config.states)
-            emission_VS = emission_VK.new_zeros(vocab_size, states).scatter_(1, self.support.lists(), emission_VK)
-            emission_VS[:, emission_VS.sum(0) == 0] = 1.0 / vocab_size  # a state of no word's emits anything
-        everything = self.everything()
-        log_transition_SS = self.transition.log_rows(self.vectors(self.everything), everything, everything)
-        model = HMM(HMMConfig(self.config.vocab_size, self.config.states), seed=0).to(emission_VS)
-        model.set_tables(self.log_start().exp(), log_transition_SS.exp(), emission_VS.T)
+        tables = self.tables()
+        model = HMM(HMMConfig(self.config.vocab_size, self.config.states), seed=0).to(tables.start_S)
+        model.set_tables(*tables)
         return model
 
     def _check_pairs(self, why: str) -> None:

@@ -119,6 +119,8 @@ class BaumWelchLearner:
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         if not isinstance(model, HMM):
             raise TrellisError(f"Baum–Welch is for kind hmm, not {model.config.kind}: set training.method=adamw.")
+        if settings.objective not in ("marginal", "joint"):
+            raise TrellisError(f"Baum–Welch cannot learn by training.objective={settings.objective}: set method=adamw.")
         if not model.scalar:
             raise TrellisError(
                 "Baum–Welch sets probabilities one by one: make model.support dense, start, transition and emission "

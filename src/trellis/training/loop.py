@@ -230,7 +230,7 @@ class _Run:
             if len(batch.ids) == 0:
                 continue
             state = carry(self.state, batch.carried, len(batch.ids))
-            with _chance(self.settings.seed, number):
+            with _chance(self.settings.seed, number, self.model.device):
                 learnt = self.learner.learn(batch.to(self.model.device), state)
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
             bar.advance(learnt.tokens * self.world.size, status=f"perplexity {perplexity_of(nats / tokens):.1f}")
@@ -289,7 +289,7 @@ def _digest(labels: NDArray[Any] | None) -> str | None:
         return None
     found = hashlib.sha256()
     for begin in range(0, len(labels), DIGESTED):
-        found.update(np.ascontiguousarray(labels[begin : begin + DIGESTED], dtype=np.int64))
+        found.update(np.asarray(labels[begin : begin + DIGESTED], dtype=np.int64).tobytes())
     return found.hexdigest()
 
 
@@ -301,12 +301,12 @@ def _learner(model: Model, settings: TrainingSettings, here: World) -> Learner:
 
 
 @contextmanager
-def _chance(seed: int, step: int) -> Iterator[None]:
+def _chance(seed: int, step: int, device: torch.device) -> Iterator[None]:
     """What is drawn at random while learning from a batch depends on the run's seed and the batch's number alone.
 
     So a resumed run draws what it would have drawn undisturbed, and all processes draw the same.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0]))
         yield
 

@@ -11,7 +11,6 @@ from trellis.settings import nearest
 from trellis.training.initialisers import INITIALISERS
 from trellis.training.objectives import OBJECTIVES
 
-
 RESTARTS = 5  # seeds, if nothing is said
 
 

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from trellis.inference import reference
-
-from .models import random_belief, random_hmm, random_log_emission
+from . import reference
+from .inference.models import random_belief, random_hmm, random_log_emission
 
 
 @st.composite
