@@ -20,8 +20,8 @@ UNKNOWN = {
 
 
 def reason(file: Path) -> str:
-    """The first line of a file's docstring."""
-    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))).splitlines()[0]
+    """The first line of a file's docstring, as a cell of a table."""
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))).splitlines()[0].replace("|", "\\|")
 
 
 def row(file: Path) -> str:

@@ -37,20 +37,14 @@ __version__ = "0.1.0"
 
 # The public names, and where they live. They are fetched when first asked for, because importing PyTorch takes seconds
 # that `trellis --help` need not.
-_HOME = {
-    "HMM": "models",
-    "Evaluation": "evaluation",
-    "HMMConfig": "models",
-    "IdFile": "text",
-    "TrainingSettings": "training",
-    "TrellisError": "errors",
-    "evaluate": "evaluation",
-    "load_model": "models",
-    "load_tokenizer": "text",
-    "open_corpus": "text",
-    "prepare": "text",
-    "train": "training",
+_NAMES = {
+    "errors": ("TrellisError",),
+    "evaluation": ("Evaluation", "evaluate"),
+    "models": ("HMM", "HMMConfig", "load_model"),
+    "text": ("IdFile", "load_tokenizer", "open_corpus", "prepare"),
+    "training": ("TrainingSettings", "train"),
 }
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = [*_HOME]  # a list of strings
 _ROOMS = ("inference", "models", "text", "training")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,11 +118,9 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise TrellisError(f"{path} cannot be read ({error.strerror}): name a YAML file.") from None
     found = _parse(text, str(path))
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
+    if not isinstance(found, dict | None):
         raise TrellisError(f"{path} must hold groups of settings such as 'training:', not {found!r:.40}.")
-    return found
+    return found or {}
 
 
 def _parse(text: str, where: str) -> Any:
@@ -143,12 +142,11 @@ def _set(values: dict[str, Any], override: str) -> None:
         raise TrellisError(f"'{override}' is not an override: write it as training.lr=0.1.")
     group = values
     for depth, part in enumerate(parts[:-1], start=1):
-        inner = group.setdefault(part, {})
-        if inner is None:  # a group without entries in the file
-            inner = group[part] = {}
-        if not isinstance(inner, dict):
+        if group.get(part) is None:  # not in the file, or without entries there
+            group[part] = {}
+        group = group[part]
+        if not isinstance(group, dict):
             raise TrellisError(f"'{override}' does not fit: {'.'.join(parts[:depth])} is one value, not a group.")
-        group = inner
     # YAML would take a dash for a list of nothing; here it is standard input.
     group[parts[-1]] = text if text == "-" else _parse(text, f"the value of '{override}'")
 
@@ -194,15 +192,8 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
     values = asdict(dataclasses.replace(config, out=str(config.folder)))
     del values["model"]["vocab_size"]
     values["model"] = {"kind": config.model.kind, **values["model"]}
-    plain: dict[str, Any] = _without_tuples(values)
+    plain: dict[str, Any] = json.loads(json.dumps(values))  # which makes lists of tuples
     return plain
-
-
-def _without_tuples(value: Any) -> Any:
-    """YAML and JSON know lists alone."""
-    if isinstance(value, dict):
-        return {name: _without_tuples(inner) for name, inner in value.items()}
-    return [_without_tuples(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def save(config: RunConfig, path: Path) -> None:

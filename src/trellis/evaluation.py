@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,8 +23,12 @@ from trellis.progress import Progress
 from trellis.settings import nearest
 from trellis.text import IdFile, Streams, Windows
 
-Protocol = Literal["stream", "streams", "windows"]
-PROTOCOLS: tuple[Protocol, ...] = ("stream", "streams", "windows")
+# Each protocol's full name, its way of cutting the text, the most rows, and their length.
+PROTOCOLS: dict[str, tuple[str, type[Streams | Windows], int, int]] = {
+    "stream": ("one stream", Streams, 1, 1024),
+    "streams": ("{rows} streams", Streams, 16, 1024),
+    "windows": ("windows of 64 tokens", Windows, 200, 64),
+}
 
 
 @dataclass(frozen=True)
@@ -78,23 +82,19 @@ def perplexity_of(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def _batching(ids: IdFile, protocol: str) -> tuple[str, Streams | Windows]:
-    """The protocol's full name, and its way of cutting the text."""
-    if protocol == "stream":
-        return "one stream", Streams(ids, batch_size=1, length=1024, shuffle=False)
-    if protocol == "streams":
-        rows = min(16, len(ids))
-        return f"{rows} streams", Streams(ids, batch_size=rows, length=1024, shuffle=False)
-    if protocol == "windows":
-        rows = min(200, len(ids))  # a batching never has more rows than tokens
-        return "windows of 64 tokens", Windows(ids, batch_size=rows, length=64, shuffle=False)
-    raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
+def check_protocol(protocol: str) -> None:
+    """Refuse a protocol that there is not."""
+    if protocol not in PROTOCOLS:
+        raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
 
 
 @torch.no_grad()
 def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool = False) -> Evaluation:
     """Score every token of a text once, by one of the protocols."""
-    name, batching = _batching(ids, protocol)
+    check_protocol(protocol)
+    name, cut, rows, length = PROTOCOLS[protocol]
+    rows = min(rows, len(ids))  # a batching never has more rows than tokens
+    batching = cut(ids, batch_size=rows, length=length, shuffle=False)
     nats, seen = 0.0, 0
     impossible_at: int | None = None
     state = None
@@ -110,7 +110,7 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
             seen += batch.tokens
             bar.advance(batch.tokens, status=f"perplexity {perplexity_of(nats / seen):.1f}")
     meta = ids.meta
-    return Evaluation(name, nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
+    return Evaluation(name.format(rows=rows), nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
 
 
 @contextmanager

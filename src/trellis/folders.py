@@ -15,6 +15,7 @@ from pathlib import Path
 from trellis.errors import TrellisError
 
 ANOTHER = "choose another folder"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk; a limit on file sizes counts too
 
 
 def default_cache() -> Path:
@@ -117,11 +118,11 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def disk_trouble(where: Path, remedy: str = ANOTHER) -> Iterator[None]:
-    """Turn a full or forbidden disk into one sentence; a file larger than allowed counts as full."""
+    """Turn a full or forbidden disk into one sentence."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in FULL:
             raise TrellisError(f"the disk of {where} is full; make room or {remedy}.") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise TrellisError(f"{where} cannot be written; {remedy}.") from error

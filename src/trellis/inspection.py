@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -52,26 +51,16 @@ class Inspection:
         return sum(state.dead for state in self.states)
 
 
-class Described(Protocol):
-    """Distributions that can be asked for by state: a model's tables, or a model too large to have any.
-
-    Which states is asked on the processor; what is found may be on any device.
-    """
-
-    def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
-        """p(next state | state), N×S, and p(word | state), N×V, of these states."""
-
-
 def inspect_states(
-    described: Described, usage_S: Tensor, *, words: int = 8, successors: int = 3, distinct: bool = False
+    described: HMM | Tables, usage_S: Tensor, *, words: int = 8, successors: int = 3, distinct: bool = False
 ) -> Inspection:
-    """Summarise each state.
+    """Summarise each state of a model's tables, or of a model too large to have any.
 
     Words are the most probable ones, or with `distinct` those that set the state apart from the text at large: by
     p(word | state) · log(p(word | state) / p(word)). Their probability is p(word | state) either way.
     """
     usage_S = usage_S.cpu()
-    parts = torch.arange(len(usage_S)).split(SLICE)
+    parts = torch.arange(len(usage_S)).split(SLICE)  # on the processor; what is found may be on any device
     overall_V = _overall(described, usage_S, parts) if distinct else None
     threshold = DEAD_SHARE / len(usage_S)
     summaries = [
@@ -90,7 +79,7 @@ def inspect_states(
 
 
 def _foremost(
-    described: Described, states_N: Tensor, words: int, successors: int, overall_V: Tensor | None
+    described: HMM | Tables, states_N: Tensor, words: int, successors: int, overall_V: Tensor | None
 ) -> list[tuple[tuple[Likely, ...], tuple[Likely, ...]]]:
     """The foremost words of each of some states, and its most probable successors."""
     transition_NS, emission_NV = described.rows(states_N)
@@ -103,7 +92,7 @@ def _foremost(
     return [(_likely(*row[:2]), _likely(*row[2:])) for row in zip(*found, strict=True)]
 
 
-def _overall(described: Described, usage_S: Tensor, parts: Sequence[Tensor]) -> Tensor:
+def _overall(described: HMM | Tables, usage_S: Tensor, parts: Sequence[Tensor]) -> Tensor:
     """p(word) in a text whose states are used like this, V."""
     emissions = ((states_N, described.rows(states_N)[1]) for states_N in parts)
     return torch.stack([usage_S[states_N].to(rows_NV) @ rows_NV for states_N, rows_NV in emissions]).sum(0)

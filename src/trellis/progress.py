@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -62,9 +61,7 @@ class Progress:
         self._began = self._last_line = self._clock()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._draw()
             self._bar.stop()
@@ -87,25 +84,19 @@ class Progress:
         """Say how far, how fast and how long still, in one line."""
         elapsed = max(self._clock() - self._began, 1e-9)
         rate = (self.done - self._first) / elapsed
-        parts = [self._place(), f"{short_number(rate)} {self.unit}".rstrip() + "/s"]
+        place = f"{100 * self.done / self.total:.0f}%" if self.total else short_number(self.done)
+        parts = [place, f"{short_number(rate)} {self.unit}".rstrip() + "/s"]
         if self.total is None:
             parts.append(f"{short_time(elapsed)} so far")
         elif rate > 0:
             parts.append(f"{short_time(max(self.total - self.done, 0) / rate)} left")
         return "  ".join([*parts, self.status]).rstrip()
 
-    def _place(self) -> str:
-        if not self.total:
-            return short_number(self.done)
-        return f"{100 * self.done / self.total:.0f}%"
-
     def _draw(self) -> None:
         if self._bar is None:
-            label, summary = (
-                TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[summary]}")
-            )
+            label = TextColumn("{task.description}", markup=False)
+            summary = TextColumn("{task.fields[summary]}", markup=False)
             self._bar = RichProgress(label, BarColumn(), summary, console=Console(file=self._stream), transient=True)
             self._bar.add_task(self.label, total=self.total, summary="")
             self._bar.start()
-        task = self._bar.task_ids[0]
-        self._bar.update(task, completed=self.done, summary=self.summary())
+        self._bar.update(self._bar.task_ids[0], completed=self.done, summary=self.summary())

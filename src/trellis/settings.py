@@ -82,13 +82,11 @@ def _fit_any(options: tuple[Any, ...], value: Any, name: str) -> Any:
 
 
 def _fit_plain(kind: type, value: Any, name: str) -> Any:
-    if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a string
+    if kind is float and type(value) in (int, str):  # YAML reads 1e-3 as a string
         try:
             value = float(value)
         except ValueError:
             raise TrellisError(f"'{name}' must be a number, not {value!r}.") from None
-    if kind is float and type(value) is int:
-        value = float(value)
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         raise TrellisError(f"'{name}' must be a finite number, not {value}.")
     if kind is int and isinstance(value, float) and value.is_integer():

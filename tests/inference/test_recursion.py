@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from trellis import ops
 from trellis.errors import TrellisError
 from trellis.inference import Chain
+from trellis.inference.chain import scaled
 from trellis.inference.recursion import UNDERFLOW, Evidence, Rows, walk, walk_back
 
 from .. import reference
@@ -46,7 +47,7 @@ def test_full_rows_need_no_order():
 
 def test_evidence_is_relative_to_the_state_that_explains_a_word_best():
     log_columns_NS = torch.tensor([[-800.0, -801.0, -math.inf], [-math.inf] * 3, [-1.0, 2.0, 0.0]])
-    found = Evidence.of(log_columns_NS, torch.zeros(1, 1, dtype=torch.int64))
+    found = Evidence(*scaled(log_columns_NS), torch.zeros(1, 1, dtype=torch.int64))
     assert_close(found.log_peak_N, torch.tensor([-800.0, 0.0, 2.0]))
     assert_close(found.likelihood_NS.amax(1), torch.tensor([1.0, 0.0, 1.0]))
     assert_close(found.likelihood_NS[0], torch.tensor([1.0, math.exp(-1.0), 0.0]))

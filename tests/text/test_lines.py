@@ -20,8 +20,8 @@ def test_the_end_of_a_line_is_a_token_only_if_asked_for():
 
 
 def test_rows_are_padded_and_gaps_marked():
-    ids_BT, lengths_B, missing_BT = tensors(list(read_lines(["a b", "<mask>"], WORDS, eos=False)))
+    ids_BT, lengths_B, missing_BT = tensors(list(read_lines(["a b", "<mask>"], WORDS, eos=False)), torch.device("cpu"))
     assert lengths_B.tolist() == [2, 1]
     assert ids_BT[0].tolist() == [2, 3]
     assert torch.equal(missing_BT, torch.tensor([[False, False], [True, False]]))
-    assert tensors(list(read_lines(["a b"], WORDS, eos=False)))[2] is None
+    assert tensors(list(read_lines(["a b"], WORDS, eos=False)), torch.device("cpu"))[2] is None

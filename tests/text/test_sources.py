@@ -64,7 +64,7 @@ def test_another_data_folder_goes_before_that_of_the_settings(place):
 
 
 def test_texts_share_the_vocabulary_of_the_first(place):
-    tokenizer, train, valid = prepare_texts(DataSettings("ptb", data_dir=str(place)), quiet=True)
+    tokenizer, train, valid, _ = prepare_texts(DataSettings("ptb", data_dir=str(place)), quiet=True)
     assert tokenizer.vocab_size == 2 + 3
     assert (train.meta.tokens, train.meta.unknown) == (7, 0)
     assert (valid.meta.tokens, valid.meta.unknown) == (3, 1)
@@ -78,7 +78,7 @@ def test_every_text_is_opened_before_any_is_read(place):
 
 
 def test_a_limit_on_tokens_limits_the_vocabulary_too():
-    tokenizer, train, _ = prepare_texts(DataSettings("one.txt", max_tokens=2), quiet=True)
+    tokenizer, train, *_ = prepare_texts(DataSettings("one.txt", max_tokens=2), quiet=True)
     assert (tokenizer.vocab_size, train.meta.tokens) == (2 + 2, 3)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ import typer
 from trellis.cli import cluster, decode, doctor, evaluate, export, inspect, prepare, sample, score, train
 from trellis.cli.terminal import say
 from trellis.errors import TrellisError
+from trellis.folders import FULL
 
 ABOUT = """Hidden Markov language models: train them, measure them, ask them exact questions.
 
@@ -22,7 +22,6 @@ mend (said in one sentence), 3 training stopped as asked and can be resumed, 130
 """
 START = "Start here:\n\ntrellis train model.states=64\n\ntrellis sample runs/pydocs-64"
 LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk; a limit on file sizes counts too
 
 app = typer.Typer(
     help=ABOUT, epilog=START, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trellis.cli.terminal import DataDir, Json, Threads, print_figures, print_json
+from trellis.cli.terminal import DataDir, Json, Threads, report
 from trellis.errors import TrellisError
 from trellis.progress import short_time
 
@@ -45,9 +45,9 @@ def run(
     tree = brown(ids.ids, found.vocab_size, clusters)
     seconds = time.monotonic() - began
     write_paths(out, tree, found, np.bincount(ids.ids, minlength=found.vocab_size))
-    if json:
-        print_json({"file": str(out), "clusters": clusters, "types": found.vocab_size, "seconds": seconds})
-        return
-    print_figures(
-        [("clusters", f"{clusters:,} of {found.vocab_size:,} types, in {short_time(seconds)}"), ("file", str(out))]
+    report(
+        json,
+        {"file": str(out), "clusters": clusters, "types": found.vocab_size, "seconds": seconds},
+        ("clusters", f"{clusters:,} of {found.vocab_size:,} types, in {short_time(seconds)}"),
+        ("file", str(out)),
     )

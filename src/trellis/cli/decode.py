@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trellis.cli.terminal import (
-    Bos,
-    DataDir,
-    Device,
-    Eos,
-    Files,
-    Json,
-    Model,
-    Split,
-    Threads,
-    load,
-    print_json,
-    print_row,
-)
+from trellis.cli import terminal
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -38,8 +25,8 @@ HEADS = {"paths": ["ln p"], "posterior": [], "samples": ["draw"]}
 
 
 def run(
-    model: Model,
-    files: Files = None,
+    model: terminal.Model,
+    files: terminal.Files = None,
     k: Annotated[int, typer.Option("--k", min=1, help="How many of the most probable paths.")] = 1,
     posterior: Annotated[
         bool, typer.Option("--posterior", help="The most probable state at each position, with its probability.")
@@ -49,13 +36,13 @@ def run(
         bool, typer.Option("--entropy", help="Also how unsure the path is: its posterior's entropy in nats.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of --samples.")] = 0,
-    bos: Bos = False,
-    eos: Eos = True,
-    split: Split = "test",
-    json: Json = False,
-    threads: Threads = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
+    bos: terminal.Bos = False,
+    eos: terminal.Eos = True,
+    split: terminal.Split = "test",
+    json: terminal.Json = False,
+    threads: terminal.Threads = None,
+    device: terminal.Device = "auto",
+    data_dir: terminal.DataDir = None,
 ) -> None:
     """Print the most probable state path of each line (Viterbi) as word/state.
 
@@ -69,20 +56,20 @@ def run(
     from trellis.text.lines import read_lines
 
     texts = read_texts(files or [], split, data_dir)
-    loaded = load(model, device)
+    loaded = terminal.load(model, device)
     kind = "posterior" if posterior else "samples" if samples else "paths"
     begin = loaded.after_eos() if bos else None
     hmm = loaded.answering("k_best", "smooth", "sample_posterior", "entropy")
     ask = _Question(hmm, kind, samples or k, entropy, torch.Generator().manual_seed(seed), begin)
     if not json:
-        print_row("line", *HEADS[kind], *(["entropy"] if entropy else []), "states")
+        terminal.print_row("line", *HEADS[kind], *(["entropy"] if entropy else []), "states")
     for group in batches(read_lines(texts, loaded.tokenizer, eos)):
         for line, answer in _answers(ask, group):
             words = line.spelling(loaded.tokenizer)
             if json:
-                print_json({"line": line.number, "text": line.text, "tokens": words, **answer})
+                terminal.print_json({"line": line.number, "text": line.text, "tokens": words, **answer})
             else:
-                _print(line, words, answer)
+                _print(line, words, kind, answer)
         if sys.stdin.isatty():
             sys.stdout.flush()
 
@@ -100,47 +87,48 @@ def _answers(ask: _Question, group: list[Line]) -> Iterator[tuple[Line, dict[str
     """What to say of each line; an empty one has the empty path."""
     from trellis.text.lines import tensors
 
-    full = [line for line in group if line.ids]
-    ids_BT, lengths_B, missing_BT = tensors(full, ask.model.device) if full else (None, None, None)
     found: dict[int, dict[str, Any]] = {line.number: {ask.kind: []} for line in group}
-    if ids_BT is not None:
+    if full := [line for line in group if line.ids]:
+        ids_BT, lengths_B, missing_BT = tensors(full, ask.model.device)
         state = None if ask.begin is None else ask.begin.expand(len(full), -1)
         evidence = {"state": state, "lengths_B": lengths_B, "missing_BT": missing_BT}
-        for line, answer in zip(full, _ask(ask, ids_BT, evidence, full), strict=True):
-            found[line.number] = answer
+        for line, paths in zip(full, _ask(ask, ids_BT, evidence, full), strict=True):
+            found[line.number] = {ask.kind: paths}
         if ask.entropy:
             for line, nats in zip(full, ask.model.entropy(ids_BT, **evidence).cpu().tolist(), strict=True):
                 found[line.number]["entropy"] = nats
     yield from ((line, found[line.number]) for line in group)
 
 
-def _ask(ask: _Question, ids_BT: torch.Tensor, evidence: dict[str, Any], lines: list[Line]) -> Iterator[dict[str, Any]]:
+def _ask(
+    ask: _Question, ids_BT: torch.Tensor, evidence: dict[str, Any], lines: list[Line]
+) -> Iterator[list[dict[str, Any]]]:
+    """Each line's paths."""
     if ask.kind == "paths":
         # More paths than there are come back as impossible ones, which are left out.
         best = ask.model.k_best(ids_BT, ask.number, **evidence)
         paths = best.log_prob_BK.cpu().tolist(), best.states_BKT.cpu().tolist()
         for line, log_probs, states in zip(lines, *paths, strict=True):
             pairs = [(p, path[: len(line.ids)]) for p, path in zip(log_probs, states, strict=True) if path[0] >= 0]
-            yield {"paths": [{"log_prob": p, "states": path} for p, path in pairs]}
+            yield [{"log_prob": p, "states": path} for p, path in pairs]
     elif ask.kind == "posterior":
         smoothed = ask.model.smooth(ids_BT, **evidence)
         probability_BT, state_BT = smoothed.most_probable()
         impossible_B = (smoothed.log_prob_BT.sum(-1) == -float("inf")).cpu().tolist()
         for row, line in enumerate(lines):
             probabilities, states = (x[row, : len(line.ids)].cpu().tolist() for x in (probability_BT, state_BT))
-            path = [] if impossible_B[row] else [{"probabilities": probabilities, "states": states}]
-            yield {"posterior": path}
+            yield [] if impossible_B[row] else [{"probabilities": probabilities, "states": states}]
     else:
         states_BNT = ask.model.sample_posterior(ids_BT, ask.number, **evidence, generator=ask.generator)
         for line, paths in zip(lines, states_BNT.cpu().tolist(), strict=True):
-            yield {"samples": [{"states": path[: len(line.ids)]} for path in paths if path[0] >= 0]}
+            yield [{"states": path[: len(line.ids)]} for path in paths if path[0] >= 0]
 
 
-def _print(line: Line, words: list[str], answer: dict[str, Any]) -> None:
-    kind = next(name for name in ("paths", "posterior", "samples") if name in answer)
+def _print(line: Line, words: list[str], kind: str, answer: dict[str, Any]) -> None:
     entropy = [f"{answer['entropy']:.4f}"] if "entropy" in answer else []
     if not answer[kind] and words:
-        print_row(line.number, "impossible: no path of states can emit this line; trellis score says which token")
+        said = "impossible: no path of states can emit this line; trellis score says which token"
+        terminal.print_row(line.number, said)
     for draw, path in enumerate(answer[kind], start=1):
         head = [f"{path['log_prob']:.4f}"] if kind == "paths" else [str(draw)] if kind == "samples" else []
         marks = path.get("probabilities") or [None] * len(words)
@@ -148,4 +136,4 @@ def _print(line: Line, words: list[str], answer: dict[str, Any]) -> None:
             f"{word}/{state}" + ("" if mark is None else f":{mark:.2f}")
             for word, state, mark in zip(words, path["states"], marks, strict=True)
         ]
-        print_row(line.number, *head, *entropy, " ".join(spelt))
+        terminal.print_row(line.number, *head, *entropy, " ".join(spelt))

@@ -8,7 +8,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from trellis.cli.terminal import Json, Threads, print_figures, print_json
+from trellis.cli.terminal import Json, Threads, report
 
 if TYPE_CHECKING:
     from trellis.ops import Status
@@ -27,21 +27,21 @@ def run(json: Json = False, threads: Threads = None) -> None:
 
     status = ops.status()
     rates = _rates(status)
-    if json:
-        print_json({
-            "kernels": status.level, "reason": status.reason, "processor": platform.machine(),
-            "features": status.features, "threads": torch.get_num_threads(), "compiler": _compiler(),
-            "torch": torch.__version__, "gigaflops_a_thread": rates,
-        })  # fmt: skip
-        return
-    print_figures([
+    values = {
+        "kernels": status.level, "reason": status.reason, "processor": platform.machine(),
+        "features": status.features, "threads": torch.get_num_threads(), "compiler": _compiler(),
+        "torch": torch.__version__, "gigaflops_a_thread": rates,
+    }  # fmt: skip
+    report(
+        json,
+        values,
         ("kernels", f"{'native, ' + status.level if status.level else 'PyTorch alone'}: {status.reason}"),
         ("processor", f"{platform.machine()} with {', '.join(status.features) or 'nothing that we could find out'}"),
         ("threads", f"{torch.get_num_threads()} of {os.cpu_count()}"),
         ("compiler", _compiler() or "none found: install one, then Trellis again"),
         ("PyTorch", torch.__version__),
         *((f"{name} products", f"{rate:,.0f} Gflop/s a thread") for name, rate in rates.items()),
-    ])  # fmt: skip
+    )
 
 
 def _compiler() -> str | None:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import DataDir, Device, Json, Model, Threads, figure, load, print_figures, print_json, say
+from trellis.cli.terminal import DataDir, Device, Json, Model, Threads, figure, load, report, say
 
 if TYPE_CHECKING:
-    from trellis.evaluation import Evaluation
     from trellis.text import IdFile, Tokenizer
 
 EXAMPLE = "Examples:\n\ntrellis evaluate runs/ptb-512 ptb --split test\n\ntrellis evaluate runs/ptb-512 my.txt --json"
@@ -39,37 +38,27 @@ def run(
     """Measure a model on a text, tokenised with the model's own tokenizer."""
     from trellis import evaluate
     from trellis.config import run_of
-    from trellis.errors import TrellisError
-    from trellis.evaluation import PROTOCOLS
-    from trellis.settings import nearest
+    from trellis.evaluation import check_protocol
     from trellis.text.sources import evaluation_ids
 
-    if protocol not in PROTOCOLS:
-        raise TrellisError(f"unknown protocol '{protocol}': {nearest(protocol, PROTOCOLS)}")
+    check_protocol(protocol)
     loaded = load(model, device)
     ids = evaluation_ids(loaded.tokenizer, corpus or run_of(loaded.folder).data, split, data_dir)
     found = evaluate(loaded.model, ids, protocol)
-    if json:
-        print_json({"corpus": ids.meta.corpus, **found.as_dict(), "unknown": found.unknown, "words": found.words,
-                    "bytes": found.bytes})  # fmt: skip
-    else:
-        _print(found, ids)
+    divisors = {"unknown": found.unknown, "words": found.words, "bytes": found.bytes}
+    report(
+        json,
+        {"corpus": ids.meta.corpus, **found.as_dict(), **divisors},
+        ("text", f"{ids.meta.corpus}, as {found.protocol}"),
+        ("perplexity", f"{figure(found.perplexity)} a token, <eos> and <unk> included"),
+        ("tokens", f"{found.tokens:,}"),
+        ("unknown", f"{found.unknown:,} ({found.unknown_rate:.2%})"),
+        ("word perplexity", f"{figure(found.word_perplexity)} over {found.words:,} words and document ends"),
+        ("bits per byte", f"{found.bits_per_byte:.4f} over {found.bytes:,} bytes and document ends"),
+        ("−log p", f"{found.nats:,.2f} nats"),
+    )
     if found.impossible_at is not None:
         say(_impossible(found.impossible_at, ids, loaded.tokenizer))
-
-
-def _print(found: Evaluation, ids: IdFile) -> None:
-    print_figures(
-        [
-            ("text", f"{ids.meta.corpus}, as {found.protocol}"),
-            ("perplexity", f"{figure(found.perplexity)} a token, <eos> and <unk> included"),
-            ("tokens", f"{found.tokens:,}"),
-            ("unknown", f"{found.unknown:,} ({found.unknown_rate:.2%})"),
-            ("word perplexity", f"{figure(found.word_perplexity)} over {found.words:,} words and document ends"),
-            ("bits per byte", f"{found.bits_per_byte:.4f} over {found.bytes:,} bytes and document ends"),
-            ("−log p", f"{found.nats:,.2f} nats"),
-        ]
-    )
 
 
 def _impossible(position: int, ids: IdFile, tokenizer: Tokenizer) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trellis.cli.terminal import Device, Json, Model, Threads, load, print_figures, print_json
+from trellis.cli.terminal import Device, Json, Model, Threads, load, report
 
 EXAMPLE = "Example:\n\ntrellis export runs/ptb-low-rank plain-hmm"
 
@@ -28,14 +28,11 @@ def run(
     plain = loaded.answering("plain").plain()
     plain.save_pretrained(out, loaded.tokenizer)
     numbers = sum(parameter.numel() for parameter in plain.parameters())
-    if json:
-        print_json({"model": str(out), "states": plain.config.states, "parameters": numbers})
-        return
-    print_figures(
-        [
-            ("model", str(out)),
-            ("states", f"{plain.config.states:,}, support {plain.config.support}"),
-            ("log-probabilities", f"{numbers:,}"),
-            ("next", f"trellis evaluate {out} CORPUS"),
-        ]
+    report(
+        json,
+        {"model": str(out), "states": plain.config.states, "parameters": numbers},
+        ("model", str(out)),
+        ("states", f"{plain.config.states:,}, support {plain.config.support}"),
+        ("log-probabilities", f"{numbers:,}"),
+        ("next", f"trellis evaluate {out} CORPUS"),
     )

@@ -71,22 +71,19 @@ def score_lines(
     state = begin
     for group in batches(lines):
         if carry or len(group) == 1:
-            state = state if carry else begin
             everything = [id for line in group for id in line.ids]
             gaps = [gap for line in group for gap in line.missing]
-            scores, state = _score_row(model, everything, gaps, state)
+            scores, state = _score_row(model, everything, gaps, state if carry else begin)
             for line in group:
                 yield line, scores[: len(line.ids)]
                 scores = scores[len(line.ids) :]
             continue
-        full = [line for line in group if line.ids]
-        if not full:
-            yield from ((line, []) for line in group)
-            continue
-        ids_BT, lengths_B, missing_BT = tensors(full, model.device)
-        first = None if begin is None else begin.expand(len(full), -1)
-        log_prob_BT, _ = _score(model, ids_BT, first, lengths_B, missing_BT)
-        found = {line.number: row[: len(line.ids)] for line, row in zip(full, log_prob_BT.cpu().tolist(), strict=True)}
+        found: dict[int, list[float]] = {}
+        if full := [line for line in group if line.ids]:
+            ids_BT, lengths_B, missing_BT = tensors(full, model.device)
+            first = None if begin is None else begin.expand(len(full), -1)
+            rows = _score(model, ids_BT, first, lengths_B, missing_BT)[0].cpu().tolist()
+            found = {line.number: row[: len(line.ids)] for line, row in zip(full, rows, strict=True)}
         yield from ((line, found.get(line.number, [])) for line in group)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trellis.cli.terminal import DataDir, Json, Threads, print_figures, print_json
+from trellis.cli.terminal import DataDir, Json, Threads, report
 
 EXAMPLE = "Examples:\n\ntrellis prepare ptb --data-dir data\n\ntrellis prepare a.txt b.txt.gz --tokenizer bpe"
 
@@ -40,16 +40,13 @@ def run(
     found = find_tokenizer(open_sources(corpus, "train", data_dir) if named else text, data, quiet=False)
     ids = prepare(text, found, max_tokens=max_tokens)
     meta = ids.meta
-    if json:
-        print_json({"folder": str(ids.folder), **asdict(meta), "unknown_rate": meta.unknown / meta.tokens})
-        return
-    print_figures(
-        [
-            ("corpus", meta.corpus + (f", {split}" if named else "")),
-            ("tokens", f"{meta.tokens:,}, ends of documents included"),
-            ("documents", f"{meta.documents:,}"),
-            ("unknown", f"{meta.unknown:,} ({meta.unknown / meta.tokens:.2%})"),
-            ("types", f"{meta.vocab_size:,}"),
-            ("ids", str(ids.folder)),
-        ]
+    report(
+        json,
+        {"folder": str(ids.folder), **asdict(meta), "unknown_rate": meta.unknown / meta.tokens},
+        ("corpus", meta.corpus + (f", {split}" if named else "")),
+        ("tokens", f"{meta.tokens:,}, ends of documents included"),
+        ("documents", f"{meta.documents:,}"),
+        ("unknown", f"{meta.unknown:,} ({meta.unknown / meta.tokens:.2%})"),
+        ("types", f"{meta.vocab_size:,}"),
+        ("ids", str(ids.folder)),
     )

@@ -8,22 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trellis.cli.terminal import (
-    Bos,
-    DataDir,
-    Device,
-    Eos,
-    Files,
-    Json,
-    Model,
-    Split,
-    Threads,
-    figure,
-    load,
-    print_json,
-    print_row,
-    say,
-)
+from trellis.cli import terminal
 
 EXAMPLE = (
     "Examples:\n\necho 'the cat sat' | trellis score runs/pydocs-64 --tokens\n\n"
@@ -32,20 +17,20 @@ EXAMPLE = (
 
 
 def run(
-    model: Model,
-    files: Files = None,
+    model: terminal.Model,
+    files: terminal.Files = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Every token's log-probability.")] = False,
     base: Annotated[Literal["e", "2", "10"], typer.Option(help="Base of the logarithms.")] = "e",
     carry: Annotated[
         bool, typer.Option("--carry", help="Lines follow each other: remember the lines before. (default: forget)")
     ] = False,
-    bos: Bos = False,
-    eos: Eos = True,
-    split: Split = "test",
-    json: Json = False,
-    threads: Threads = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
+    bos: terminal.Bos = False,
+    eos: terminal.Eos = True,
+    split: terminal.Split = "test",
+    json: terminal.Json = False,
+    threads: terminal.Threads = None,
+    device: terminal.Device = "auto",
+    data_dir: terminal.DataDir = None,
 ) -> None:
     """Print the log-probability of each line, its tokens and how many of them are unknown.
 
@@ -57,11 +42,11 @@ def run(
     from trellis.text.lines import read_lines
 
     texts = read_texts(files or [], split, data_dir)
-    loaded = load(model, device)
+    loaded = terminal.load(model, device)
     scale = 1 / {"e": 1.0, "2": math.log(2), "10": math.log(10)}[base]
     name = {"e": "ln p", "2": "log2 p", "10": "log10 p"}[base]
     if not json:
-        print_row("line", "token", name) if tokens else print_row(name, "tokens", "unknown", "text")
+        terminal.print_row("line", "token", name) if tokens else terminal.print_row(name, "tokens", "unknown", "text")
     lines = counted = unknown = 0
     total = 0.0
     begin = loaded.after_eos() if bos else None
@@ -72,21 +57,21 @@ def run(
         spelt = line.spelling(loaded.tokenizer) if tokens or log_prob == -math.inf else []
         if log_prob == -math.inf:
             first = scores.index(-math.inf)
-            say(f"line {line.number}: the model gives '{spelt[first]}', token {first + 1}, no probability")
+            terminal.say(f"line {line.number}: the model gives '{spelt[first]}', token {first + 1}, no probability")
         if json:
-            print_json(
+            terminal.print_json(
                 {"line": line.number, "log_prob": log_prob, "base": base, "tokens": line.tokens,
                  "unknown": line.unknown, "text": line.text}
                 | ({"scores": [list(pair) for pair in zip(spelt, scores, strict=True)]} if tokens else {})
             )  # fmt: skip
         elif tokens:
             for token, score in zip(spelt, scores, strict=True):
-                print_row(line.number, token, f"{score:.4f}")
+                terminal.print_row(line.number, token, f"{score:.4f}")
         else:
-            print_row(f"{log_prob:.4f}", line.tokens, line.unknown, line.text)
+            terminal.print_row(f"{log_prob:.4f}", line.tokens, line.unknown, line.text)
         if sys.stdin.isatty():
             sys.stdout.flush()
     summary = f"{lines:,} lines, {counted:,} tokens, {unknown:,} unknown: {name} = {total:.4f}"
     if counted:
-        summary += f", perplexity {figure(perplexity_of(-total / scale / counted))} a token"
-    say(summary)
+        summary += f", perplexity {terminal.figure(perplexity_of(-total / scale / counted))} a token"
+    terminal.say(summary)

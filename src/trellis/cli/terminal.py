@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -92,12 +91,15 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def print_figures(rows: Iterable[tuple[str, str]]) -> None:
-    """Names and values in two columns."""
+def report(as_json: bool, values: dict[str, Any], *figures: tuple[str, str]) -> None:
+    """The values as JSON, or the figures that people read: names and values in two columns."""
+    if as_json:
+        print_json(values)
+        return
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in rows:
+    for name, value in figures:
         table.add_row(name, Text(value))  # brackets in a path are not markup
     console().print(table)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, print_figures, print_json, say
+from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, report, say
 from trellis.errors import TrellisError
 from trellis.progress import short_number, short_time
 
@@ -125,8 +125,8 @@ def _check_folder(config: RunConfig, resume: bool) -> bool:
 
 def _announce(config: RunConfig, texts: Texts) -> None:
     say(f"learning from {_about(texts.train)}, {texts.tokenizer.vocab_size:,} types")
-    valid = _about(texts.valid) if texts.valid else "none, so the last model counts as the best"
-    say(f"validating on {valid}" if texts.valid else f"validation text: {valid}")
+    none = "validation text: none, so the last model counts as the best"
+    say(f"validating on {_about(texts.valid)}" if texts.valid else none)
     states = getattr(config.model, "states", None)
     say(f"{config.model.kind if states is None else f'{states:,} states'}, into {config.folder}")
 
@@ -157,25 +157,21 @@ def _next(config: RunConfig) -> list[str]:
 
 def _report(config: RunConfig, trained: Trained, json: bool) -> None:
     rate = trained.tokens / trained.seconds if trained.seconds else 0.0
-    if json:
-        print_json(
-            {
-                "run": str(config.folder),
-                "model": str(trained.best),
-                "valid_perplexity": trained.perplexity,
-                "tokens": trained.tokens,
-                "seconds": trained.seconds,
-                "tokens_per_second": rate,
-            }
-        )
-        return
+    values = {
+        "run": str(config.folder),
+        "model": str(trained.best),
+        "valid_perplexity": trained.perplexity,
+        "tokens": trained.tokens,
+        "seconds": trained.seconds,
+        "tokens_per_second": rate,
+    }
     perplexity = "no validation text" if trained.perplexity is None else figure(trained.perplexity)
     learnt = f"{short_number(trained.tokens)} tokens in {short_time(trained.seconds)}, {short_number(rate)} a second"
-    print_figures(
-        [
-            ("best validation perplexity", perplexity),
-            ("learnt from", learnt),
-            ("model", str(trained.best)),
-            *zip(("next", "", ""), _next(config), strict=False),
-        ]
+    report(
+        json,
+        values,
+        ("best validation perplexity", perplexity),
+        ("learnt from", learnt),
+        ("model", str(trained.best)),
+        *zip(("next", "", ""), _next(config), strict=False),
     )

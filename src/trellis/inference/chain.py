@@ -49,6 +49,7 @@ class Chain(NamedTuple):
     carry           from the belief after each row's last token, zeros for a row without tokens, to the state that the
                     model carries on
     log_first       log p(first state) of one row in float64, where float32 may not hold it; None: `log_first_BS` does
+    scaled          what `scaled` makes of the columns, if that was made before
     """
 
     log_first_BS: Tensor
@@ -61,6 +62,7 @@ class Chain(NamedTuple):
     labels_BT: Tensor | None = None
     carry: Callable[[Tensor], Tensor] = _itself
     log_first: Callable[[int], Tensor] | None = None
+    scaled: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def dense(
@@ -141,6 +143,16 @@ class Chain(NamedTuple):
             return places_BNT
         places = places_BNT.clamp_min(0).transpose(1, 2)
         return self.states().gather(2, places).transpose(1, 2).where(places_BNT >= 0, -1)
+
+
+def scaled(log_columns_NS: Tensor) -> tuple[Tensor, Tensor]:
+    """Likelihoods N×S, divided by the best state's, so that only a belief can underflow; and log of that, N.
+
+    A word that no state emits keeps its zeros.
+    """
+    log_peak_N1 = log_columns_NS.amax(-1, keepdim=True)
+    log_peak_N1 = torch.where(log_peak_N1 == -torch.inf, 0.0, log_peak_N1)
+    return torch.sub(log_columns_NS, log_peak_N1).exp_(), log_peak_N1.squeeze(-1)
 
 
 class _LogBelief(torch.autograd.Function):

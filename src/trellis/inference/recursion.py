@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import log_space
-from trellis.inference.chain import Chain, check_lengths
+from trellis.inference.chain import Chain, check_lengths, scaled
 from trellis.inference.transitions import Dense, Transition
 from trellis.ops import walks
 from trellis.ops.precision import widened
@@ -57,22 +57,14 @@ class Rows(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """How well each state explains each token: the columns of the distinct words, and which one each token takes.
+    """How well each state explains each token: the scaled columns of the distinct words, and which one a token takes.
 
-    Exponentials are taken once a word, not once a token. `likelihood_NS` is divided by the best state's, so that only
-    a belief can underflow; `log_peak_N` is the logarithm of what it was divided by.
+    Exponentials are taken once a word, not once a token.
     """
 
     likelihood_NS: Tensor
     log_peak_N: Tensor
     index_TB: Tensor
-
-    @classmethod
-    def of(cls, log_columns_NS: Tensor, index_TB: Tensor) -> Evidence:
-        """Scale the columns; a word that no state emits keeps its zeros."""
-        log_peak_N1 = log_columns_NS.amax(-1, keepdim=True)
-        log_peak_N1 = torch.where(log_peak_N1 == -torch.inf, 0.0, log_peak_N1)
-        return cls(torch.sub(log_columns_NS, log_peak_N1).exp_(), log_peak_N1.squeeze(-1), index_TB)
 
 
 class Walk(NamedTuple):
@@ -97,7 +89,8 @@ def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor) -> Walk:
     torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
     batch, time, _ = chain.shape
     rows = Rows.of(chain.lengths_B, batch, time)
-    evidence = Evidence.of(log_columns_NS, rows.sort(index_BT.T, 1).contiguous())
+    made_before = chain.scaled if chain.labels_BT is None else None
+    evidence = Evidence(*(made_before or scaled(log_columns_NS)), rows.sort(index_BT.T, 1).contiguous())
     transition = chain.transition if rows.order is None else chain.transition.sorted(rows.order)
     first_BS = rows.sort(chain.log_first_BS.exp())
     found = walks.walk(transition, _matrix(transition), first_BS, *evidence, rows.running)

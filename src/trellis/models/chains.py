@@ -115,11 +115,12 @@ def _dense_chain(model: HMM, asked: Asked) -> Chain:
     all_there = len(states_S) == model.config.states
     vectors = model.vectors(lambda: states_S if asked.state is None else model.everything())
     transition = model.kept("transition", lambda: model.transition.between(vectors, states_S))
-    words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
-    log_columns_NS = model.columns(words_N, lambda: model.emission.columns(vectors, states_S, words_N))
+    log_columns_NS, index_BT, scaled = model.columns(
+        asked.ids_BT, lambda words_N: model.emission.columns(vectors, states_S, words_N)
+    )
     if asked.missing_BT is not None:
+        index_BT, scaled = index_BT.masked_fill(asked.missing_BT, len(log_columns_NS)), None
         log_columns_NS = torch.cat([log_columns_NS, log_columns_NS.new_zeros(1, len(states_S))])
-        index_BT = index_BT.masked_fill(asked.missing_BT, len(words_N))
     log_first, belief_BS = None, asked.state
     if belief_BS is None:
         log_start_S = model.log_start(vectors, states_S).index_select(0, states_S)
@@ -137,6 +138,7 @@ def _dense_chain(model: HMM, asked: Asked) -> Chain:
     chain = Chain(
         log_first_BS, transition, log_columns_NS, index_BT, asked.lengths_B, labels_BT=asked.labels_BT,
         carry=empty_rows_keep(before_BS, asked.lengths_B, index_BT.shape[1]), log_first=log_first,
+        scaled=scaled,
     )  # fmt: skip
     if all_there:
         return chain
@@ -171,7 +173,6 @@ def _carrying_all_states(model: HMM, asked: Asked, chain: Chain, vectors: Vector
 def _block_chain(model: HMM, support: Support, asked: Asked) -> Chain:
     """Every token has the states of its word's block, and a step crosses the matrix of a pair of blocks."""
     taking_part = model.taking_part(labelled=asked.labels_BT is not None)
-    words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
     blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
     vectors = model.vectors(lambda: _all_involved(taking_part, asked.state))
     listed, alive_GJ = model.listed(vectors, taking_part, blocks_G)
@@ -182,23 +183,28 @@ def _block_chain(model: HMM, support: Support, asked: Asked) -> Chain:
     # in place.
     into_PJK = model.transition.into(vectors, crossing)
     pair_BT = torch.nn.functional.pad(pair_BT, (1, 0))[:, : list_BT.shape[1]]
+    log_first_BJ = _log_first(model, asked.state, list_BT, crossing)
+    log_columns_NJ, index_BT, scaled = _block_columns(model, support, listed, blocks_G, asked.ids_BT)
     chain = Chain(
-        _log_first(model, asked.state, list_BT, crossing),
+        log_first_BJ,
         BlockPairs(into_PJK, pair_BT, lambda chosen_N: model.transition.log_into(vectors, crossing, chosen_N)),
-        _block_columns(model, support, listed, blocks_G, words_N),
+        log_columns_NJ,
         index_BT,
         asked.lengths_B,
         lists_GS=crossing.to.lists_NK,
         list_BT=list_BT,
         labels_BT=_places(asked, support) if asked.labels_BT is not None else None,
+        scaled=scaled,
     )
     return _carrying_all_states(model, asked, chain, vectors, taking_part.all_S)
 
 
-def _block_columns(model: HMM, support: Support, listed: Listed, blocks_G: Tensor, words_N: Tensor) -> Tensor:
-    """log p(word | state) of distinct words in the states listed of their blocks, N×J."""
+def _block_columns(
+    model: HMM, support: Support, listed: Listed, blocks_G: Tensor, ids_BT: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """What `model.columns` gives of the words in the states listed of their blocks, N×J."""
     part, states = model.emission, model.config.states
-    return model.columns(words_N, lambda: part.block_columns(listed, support, blocks_G, words_N, states))
+    return model.columns(ids_BT, lambda words_N: part.block_columns(listed, support, blocks_G, words_N, states))
 
 
 def _all_involved(taking_part: TakingPart, state: Tensor | None) -> Tensor:
@@ -256,12 +262,12 @@ def _places(asked: Asked, support: Support) -> Tensor:
 def _streamed_chain(model: HMM, support: Support, asked: Asked) -> Chain:
     """A token that is missing may have any state: beliefs are over all states, and matrices are made as crossed."""
     assert asked.missing_BT is not None
-    words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
     blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
     vectors, everything = model.vectors(model.everything), model.everything_taking_part()
     listed, _ = model.listed(vectors, everything, blocks_G)
-    log_seen_NK = _block_columns(model, support, listed, blocks_G, words_N)
-    lists_NK = support.states_MK[support.block_V[words_N]]
+    words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
+    log_seen_NK, place_N, _ = _block_columns(model, support, listed, blocks_G, words_N)
+    log_seen_NK, lists_NK = log_seen_NK.index_select(0, place_N), support.states_MK[support.block_V[words_N]]
     log_columns_NS = log_seen_NK.new_full((len(words_N) + 1, model.config.states), -torch.inf)
     log_columns_NS[:-1].scatter_(1, lists_NK, log_seen_NK)
     log_columns_NS[-1] = 0.0

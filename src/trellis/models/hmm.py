@@ -11,7 +11,7 @@ from torch import Tensor
 from trellis import inference
 from trellis.errors import TrellisError
 from trellis.inference import Chain, Filtered, KBest, Paths, Smoothed
-from trellis.inference.chain import check_lengths
+from trellis.inference.chain import check_lengths, scaled
 from trellis.inference.forward import possible
 from trellis.models.chains import Asked, chain_of, check_shapes, push_beliefs
 from trellis.models.emissions import EMISSIONS, ScalarEmission
@@ -35,12 +35,13 @@ from trellis.models.transitions import TRANSITIONS, ScalarTransition
 from trellis.text import IdFile, Tokenizer
 
 LARGEST_DENSE = 1 << 14  # states whose pairs fit in memory: 1 GB of float32
-LARGEST_KEPT = 1 << 27  # numbers of a table that is kept in use: 512 MB of float32
+LARGEST_KEPT = 1 << 26  # numbers of a table that is kept in use: 256 MB of float32
 PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 GB of float32
 BELIEFS = 1 << 26  # numbers in the beliefs over all states of rows with gaps that are asked about together
 
 T = TypeVar("T")
 MaybeTensor = Tensor | None
+Scaled = tuple[Tensor, Tensor]
 
 
 class Tables(NamedTuple):
@@ -355,11 +356,15 @@ class HMM(Model):
         logits_N = self.start.logits(vectors, self.everything() if states_N is None else states_N)
         return logits_N.to(next(self.parameters()).dtype).log_softmax(0)
 
-    def columns(self, words_N: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """log p(word | state) of these words as `make` makes them; in use, picked from a table that is kept."""
+    def columns(self, ids_BT: Tensor, make: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Scaled | None]:
+        """log p(word | state) of the distinct words, which `make` makes, the column of each token, and those scaled.
+
+        In use, the columns are a table of all words, which is kept.
+        """
         if self._in_use and self.config.vocab_size * self.block_size <= LARGEST_KEPT:
-            return self.log_emission().index_select(0, words_N)
-        return make()
+            return self.log_emission(), ids_BT, self.kept("scaled", lambda: scaled(self.log_emission()))
+        words_N, index_BT = ids_BT.unique(return_inverse=True)
+        return make(words_N), index_BT, None
 
     @torch.no_grad()
     def log_emission(self) -> Tensor:

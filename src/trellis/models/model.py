@@ -37,7 +37,7 @@ def drawn_from(seed: int | None) -> Iterator[None]:
     """Draw fresh parameters from a seed, leaving the caller's generator as it was; None draws from that."""
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # parameters are drawn on the processor; GPUs keep their own
         yield
 
 

@@ -110,6 +110,10 @@ class _Batching(ABC):
     def _share(self, rows: int) -> slice:
         return slice(self.rank * rows // self.world, (self.rank + 1) * rows // self.world)
 
+    def _gather(self, positions: Offsets, inside: NDArray[np.bool_], lengths: Offsets, *, carried: bool) -> Batch:
+        labels = None if self.labels is None else _take(self.labels, positions, inside, -1)
+        return Batch(_take(self.ids, positions, inside, 0), torch.from_numpy(lengths), carried, labels)
+
 
 class Streams(_Batching):
     """Parallel streams that carry the belief from batch to batch.
@@ -147,7 +151,7 @@ class Streams(_Batching):
         positions, inside = _grid(starts, lengths)
         documents = np.searchsorted(ends, positions[inside], side="right")
         positions[inside] += shifts[documents]
-        return _gather(self.ids, self.labels, positions, inside, lengths, carried=step > 0)
+        return self._gather(positions, inside, lengths, carried=step > 0)
 
 
 class Windows(_Batching):
@@ -173,7 +177,7 @@ class Windows(_Batching):
         whole = order[step * self.batch_size : (step + 1) * self.batch_size]
         starts = whole[self._share(len(whole))] * self.length
         lengths = np.minimum(len(self.ids) - starts, self.length)
-        return _gather(self.ids, self.labels, *_grid(starts, lengths), lengths, carried=False)
+        return self._gather(*_grid(starts, lengths), lengths, carried=False)
 
 
 def _grid(starts: Offsets, lengths: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
@@ -182,27 +186,11 @@ def _grid(starts: Offsets, lengths: Offsets) -> tuple[Offsets, NDArray[np.bool_]
     return starts[:, None] + steps, steps < lengths[:, None]
 
 
-def _gather(
-    ids: NDArray[Any],
-    labels: NDArray[Any] | None,
-    positions: Offsets,
-    inside: NDArray[np.bool_],
-    lengths: Offsets,
-    *,
-    carried: bool,
-) -> Batch:
-    rows = np.zeros(positions.shape, dtype=np.int64)
-    rows[inside] = ids[positions[inside]]
-    given = None
-    if labels is not None:
-        given = np.full(positions.shape, -1, dtype=np.int64)
-        given[inside] = labels[positions[inside]]
-    return Batch(
-        torch.from_numpy(rows),
-        torch.from_numpy(lengths),
-        carried,
-        None if given is None else torch.from_numpy(given),
-    )
+def _take(values: NDArray[Any], positions: Offsets, inside: NDArray[np.bool_], outside: int) -> torch.Tensor:
+    """The values at the positions that are inside their row, and `outside` past its end."""
+    rows = np.full(positions.shape, outside, dtype=np.int64)
+    rows[inside] = values[positions[inside]]
+    return torch.from_numpy(rows)
 
 
 def _check_documents(documents: NDArray[Any] | None, tokens: int) -> Offsets:

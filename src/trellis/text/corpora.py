@@ -126,7 +126,7 @@ def open_corpus(
         return _named(source, split, data_dir)
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     if isinstance(source, str) and _looks_like_a_name(source):
-        raise TrellisError(_unknown_name(source))
+        raise TrellisError(f"there is no corpus or file called {source!r}: {nearest(source, NAMES)}")
     label = ", ".join("standard input" if name == "-" else Path(name).name for name in sources)
     return FileCorpus(label, tuple(check_files(sources)))
 
@@ -156,7 +156,3 @@ def _named(name: str, split: str, data_dir: str | os.PathLike[str] | None) -> Co
 
 def _looks_like_a_name(source: str) -> bool:
     return source != "-" and not Path(source).exists() and Path(source).name == source and "." not in source
-
-
-def _unknown_name(name: str) -> str:
-    return f"there is no corpus or file called {name!r}: {nearest(name, NAMES)}"

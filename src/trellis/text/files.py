@@ -13,11 +13,14 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING
 
 import zstandard
 
 from trellis.errors import TrellisError
+
+if TYPE_CHECKING:
+    _Unpacker = zlib._Decompress | zstandard.ZstdDecompressionObj  # the first is a name of zlib's types alone
 
 STDIN = "-"
 _BLOCK = 1 << 16
@@ -65,8 +68,14 @@ def spool_stdin() -> Path:
 def read_documents(paths: Iterable[Path], advance: Advance = ignore) -> Iterator[str]:
     """Yield the documents of several files in order; `advance` hears of every byte read from disk."""
     for path in paths:
-        documents = _json_documents if is_json_lines(path) else _text_documents
-        yield from documents(path, _lines(_blocks(path, advance)))
+        json_lines, empty = is_json_lines(path), True
+        for number, line in _decoded(path, _lines(_blocks(path, advance))):
+            if not json_lines or line.strip():
+                empty = False
+                yield _text_of(path, number, line) if json_lines else line
+        if empty:
+            trouble = "holds no records" if json_lines else "is empty"
+            raise TrellisError(f"{path} {trouble}; give a file with text in it.")
 
 
 def is_json_lines(path: Path) -> bool:
@@ -87,34 +96,21 @@ def hash_files(paths: Iterable[Path]) -> str:
     return total.hexdigest()
 
 
-class _Unpacker(Protocol):
-    """What zlib's and zstandard's decompression objects have in common."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
 def _blocks(path: Path, advance: Advance) -> Iterator[bytes]:
+    suffix, raw = path.suffix.lower(), _raw_blocks(path, advance)
+    if suffix == ".gz":
+        return _unpack(path, raw, lambda: zlib.decompressobj(wbits=31))
+    if suffix == ".zst":
+        # zstd --long=31 needs the wider window; the default refuses such files.
+        return _unpack(path, raw, zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj)
+    return raw
+
+
+def _raw_blocks(path: Path, advance: Advance) -> Iterator[bytes]:
     with path.open("rb") as file:
-        raw = _raw_blocks(file, advance)
-        suffix = path.suffix.lower()
-        if suffix == ".gz":
-            yield from _unpack(path, raw, lambda: zlib.decompressobj(wbits=31))
-        elif suffix == ".zst":
-            # zstd --long=31 needs the wider window; the default refuses such files.
-            reader = zstandard.ZstdDecompressor(max_window_size=2**31)
-            yield from _unpack(path, raw, lambda: reader.decompressobj())
-        else:
-            yield from raw
-
-
-def _raw_blocks(file: BinaryIO, advance: Advance) -> Iterator[bytes]:
-    while block := file.read(_BLOCK):
-        advance(len(block))
-        yield block
+        while block := file.read(_BLOCK):
+            advance(len(block))
+            yield block
 
 
 def _unpack(path: Path, raw: Iterator[bytes], unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
@@ -147,25 +143,6 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield last
 
 
-def _text_documents(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
-    empty = True
-    for _, text in _decoded(path, lines):
-        empty = False
-        yield text
-    if empty:
-        raise TrellisError(f"{path} is empty; give a file with text in it.")
-
-
-def _json_documents(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
-    empty = True
-    for number, line in _decoded(path, lines):
-        if line.strip():
-            empty = False
-            yield _text_of(path, number, line)
-    if empty:
-        raise TrellisError(f"{path} holds no records; give a file with text in it.")
-
-
 def _decoded(path: Path, lines: Iterator[bytes]) -> Iterator[tuple[int, str]]:
     offset = 0
     for number, line in enumerate(lines, start=1):
@@ -184,8 +161,7 @@ def _text_of(path: Path, number: int, line: str) -> str:
     try:
         record = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
-        message = f"{path} line {number} is not JSON ({error}); mend it or take it out."
-        raise TrellisError(message) from error
+        raise TrellisError(f"{path} line {number} is not JSON ({error}); mend it or take it out.") from error
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise TrellisError(f'{path} line {number} has no "text" string; give every record one.')

@@ -40,11 +40,7 @@ class HubCorpus:
     split: str
     remedy: str  # what to do instead, when the hub is out of reach
     unit: ClassVar[str] = "documents"
-
-    @property
-    def size(self) -> None:
-        """Admit that the hub does not say."""
-        return
+    size: ClassVar[None] = None  # the hub does not say
 
     @cached_property
     def commit(self) -> str:
@@ -74,14 +70,12 @@ class HubCorpus:
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         source = HUB[self.name]
-        datasets = _import("datasets", self)
+        datasets, commit = _import("datasets", self), self.commit
         split = "validation" if self.split == "valid" else self.split
         try:
             yield from datasets.load_dataset(
-                source.repository, source.config, split=split, streaming=True, revision=self.commit
+                source.repository, source.config, split=split, streaming=True, revision=commit
             )
-        except TrellisError:
-            raise
         except Exception as error:
             raise self._out_of_reach(error) from error
 

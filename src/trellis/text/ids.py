@@ -148,7 +148,18 @@ class _Writer:
             raise TrellisError(f"{self.corpus.name} has no tokens; give text with words in it.")
         if self.corpus.content_hash() != self.content_hash:
             raise TrellisError(f"{self.corpus.name} changed while it was read; prepare it again.")
-        return self._meta()
+        return IdMeta(
+            corpus=self.corpus.name,
+            content_hash=self.content_hash,
+            fingerprint=self.fingerprint,
+            vocab_size=self.tokenizer.vocab_size,
+            eos_id=self.tokenizer.eos_id,
+            tokens=self.tokens,
+            documents=self.documents,
+            bytes=self.bytes,
+            words=self.words,
+            unknown=self.unknown,
+        )
 
     def _append(self, texts: list[str], ids: BinaryIO, ends: BinaryIO) -> None:
         end = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
@@ -168,20 +179,6 @@ class _Writer:
 
     def _full(self) -> bool:
         return self.max_tokens is not None and self.tokens >= self.max_tokens
-
-    def _meta(self) -> IdMeta:
-        return IdMeta(
-            corpus=self.corpus.name,
-            content_hash=self.content_hash,
-            fingerprint=self.fingerprint,
-            vocab_size=self.tokenizer.vocab_size,
-            eos_id=self.tokenizer.eos_id,
-            tokens=self.tokens,
-            documents=self.documents,
-            bytes=self.bytes,
-            words=self.words,
-            unknown=self.unknown,
-        )
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:

@@ -36,22 +36,16 @@ class Line:
 def read_lines(texts: Iterable[str], tokenizer: Tokenizer, eos: bool) -> Iterator[Line]:
     """The sentences in order, numbered and encoded, each with its end as a token if `eos`."""
     for number, text in enumerate(texts, start=1):
-        yield _encode(number, text, tokenizer, eos)
-
-
-def _encode(number: int, text: str, tokenizer: Tokenizer, eos: bool) -> Line:
-    ids: list[int] = []
-    missing: list[bool] = []
-    for place, piece in enumerate(text.split(GAP)):
-        if place > 0:
-            ids, missing = [*ids, 0], [*missing, True]
-        # A space before a gap belongs to the gap, as it would to a word.
-        encoded = tokenizer.encode(piece.rstrip() if GAP in text else piece)
-        ids, missing = ids + encoded, missing + [False] * len(encoded)
-    if eos and tokenizer.eos_id is not None:
-        ids, missing = [*ids, tokenizer.eos_id], [*missing, False]
-    unknown = sum(id == tokenizer.unk_id and not gap for id, gap in zip(ids, missing, strict=True))
-    return Line(number, text, ids, missing, unknown)
+        ids: list[int | None] = []  # of gaps, none
+        for place, piece in enumerate(text.split(GAP)):
+            if place > 0:
+                ids.append(None)
+            # A space before a gap belongs to the gap, as it would to a word.
+            ids += tokenizer.encode(piece.rstrip() if GAP in text else piece)
+        if eos and tokenizer.eos_id is not None:
+            ids.append(tokenizer.eos_id)
+        unknown = 0 if tokenizer.unk_id is None else ids.count(tokenizer.unk_id)
+        yield Line(number, text, [id or 0 for id in ids], [id is None for id in ids], unknown)
 
 
 def tensors(lines: list[Line], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -157,13 +156,8 @@ def _learn(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer:
 
 def _first(documents: Iterator[str], words: int | None) -> Iterator[str]:
     """Documents up to the one that reaches so many words, counting its end, as `prepare` counts tokens."""
-    if words is None:
-        return documents
     seen = 0
-
-    def wanted(document: str) -> bool:
-        nonlocal seen
-        before, seen = seen, seen + len(document.split()) + 1
-        return before < words
-
-    return itertools.takewhile(wanted, documents)
+    for document in documents:
+        yield document
+        if words is not None and (seen := seen + len(document.split()) + 1) >= words:
+            return

@@ -12,15 +12,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from trellis.errors import TrellisError
-from trellis.text.tokenizer import (
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    read_config,
-    refuse_id,
-    refuse_token,
-    tokenizer_file,
-    write_json,
-)
+from trellis.text.tokenizer import read_config, refuse_id, refuse_token, tokenizer_file, write_folder
 from trellis.text.vocabulary import EOS
 
 # Tried in this order when a folder does not say which token ends a document.
@@ -76,12 +68,7 @@ class SubwordTokenizer:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and the names of the special tokens."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        self._tokenizer.save(str(path / TOKENIZER_FILE))
-        specials = {"eos_token": self._eos, "unk_token": self._unk}
-        known = {name: token for name, token in specials.items() if token is not None}
-        write_json(path / CONFIG_FILE, {"tokenizer_class": "PreTrainedTokenizerFast", **known})
+        write_folder(Path(folder), self._tokenizer, eos_token=self._eos, unk_token=self._unk)
 
     def encode(self, text: str) -> list[int]:
         """Ids of one document."""

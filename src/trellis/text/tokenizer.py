@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
 from trellis.errors import TrellisError
 from trellis.settings import closest
 
@@ -87,9 +89,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON that a person can read."""
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+def write_folder(folder: Path, tokenizer: HuggingFaceTokenizer, **settings: str | None) -> None:
+    """Write a folder that Hugging Face libraries read: the tokenizer, and beside it the settings that it has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    known = {name: value for name, value in settings.items() if value is not None}
+    config = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **known}, ensure_ascii=False, indent=2)
+    (folder / CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
 
 
 def refuse_token(token: str, known: Iterable[str]) -> NoReturn:

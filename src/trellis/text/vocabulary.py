@@ -12,20 +12,12 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
-from trellis.text.tokenizer import (
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    read_json,
-    refuse_id,
-    refuse_token,
-    tokenizer_file,
-    write_json,
-)
+from trellis.text.tokenizer import read_json, refuse_id, refuse_token, tokenizer_file, write_folder
 
 UNK, EOS = "<unk>", "<eos>"
 KIND = "words"  # marks our own folders in tokenizer_config.json
 _SPECIALS = (UNK, EOS)
-_FEWEST_WORDS = 2
+_SMALLEST = len(_SPECIALS) + 2  # fewer words than two predict nothing
 
 
 class WordTokenizer:
@@ -33,10 +25,12 @@ class WordTokenizer:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
+        self.vocab_size = len(self.words)
+        self.unk_id, self.eos_id = _SPECIALS.index(UNK), _SPECIALS.index(EOS)
         self._ids = {word: number for number, word in enumerate(self.words)}
         if self.words[: len(_SPECIALS)] != _SPECIALS or len(self._ids) != len(self.words):
             raise TrellisError("A vocabulary lists <unk>, <eos> and then each word once; mend the list.")
-        if len(self.words) < len(_SPECIALS) + _FEWEST_WORDS:
+        if len(self.words) < _SMALLEST:
             raise TrellisError(
                 "The vocabulary holds fewer than two words besides <unk> and <eos>; "
                 "give text with more, or a lower min_count."
@@ -45,15 +39,12 @@ class WordTokenizer:
     @classmethod
     def train(cls, documents: Iterable[str], size: int | None = None, min_count: int = 1) -> WordTokenizer:
         """Take the `size` most frequent words, specials included, seen `min_count` times; ties by name."""
-        smallest = len(_SPECIALS) + _FEWEST_WORDS
-        if size is not None and size < smallest:
-            raise TrellisError(f"A vocabulary of {size} is too small; ask for {smallest} or more.")
+        if size is not None and size < _SMALLEST:
+            raise TrellisError(f"A vocabulary of {size} is too small; ask for {_SMALLEST} or more.")
         counts: Counter[str] = Counter()
         for document in documents:
             counts.update(document.split())
-        for special in _SPECIALS:
-            counts.pop(special, None)
-        frequent = [word for word, count in counts.items() if count >= min_count]
+        frequent = [word for word, count in counts.items() if count >= min_count and word not in _SPECIALS]
         frequent.sort(key=lambda word: (-counts[word], word))
         return cls([*_SPECIALS, *frequent][:size])
 
@@ -73,30 +64,11 @@ class WordTokenizer:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write it as a Hugging Face tokenizer, so that one format serves words and subwords alike."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
         tokenizer = HuggingFaceTokenizer(models.WordLevel(dict(self._ids), unk_token=UNK))
         # Python splits at these four control characters and Hugging Face does not: make them agree.
         tokenizer.normalizer = normalizers.Replace(Regex("[\x1c-\x1f]"), " ")
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.save(str(path / TOKENIZER_FILE))
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": UNK, "eos_token": EOS}
-        write_json(path / CONFIG_FILE, {**settings, "trellis_kind": KIND})
-
-    @property
-    def vocab_size(self) -> int:
-        """Count words and specials."""
-        return len(self.words)
-
-    @property
-    def eos_id(self) -> int:
-        """Id that ends a document."""
-        return _SPECIALS.index(EOS)
-
-    @property
-    def unk_id(self) -> int:
-        """Id of words outside the vocabulary."""
-        return _SPECIALS.index(UNK)
+        write_folder(Path(folder), tokenizer, unk_token=UNK, eos_token=EOS, trellis_kind=KIND)
 
     def encode(self, text: str) -> list[int]:
         """Look every word up."""
@@ -113,8 +85,8 @@ class WordTokenizer:
 
     def token(self, id: int) -> str:
         """Word of an id."""
-        if not 0 <= id < len(self.words):
-            refuse_id(id, len(self.words))
+        if not 0 <= id < self.vocab_size:
+            refuse_id(id, self.vocab_size)
         return self.words[id]
 
     def id(self, token: str) -> int:
