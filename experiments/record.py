@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from experiments.recipes import settings_of
-from trellis import Evaluation, IdFile, TrellisError, evaluate, load_model, load_tokenizer, prepare
+from trellis import TrellisError, evaluate, load_model, load_tokenizer, prepare
 from trellis.config import RunConfig, load
+from trellis.evaluation import Evaluation
 from trellis.folders import write_atomically
 from trellis.models.model import Model
+from trellis.text import IdFile
 from trellis.text.sources import open_split
 from trellis.training import checkpoints
 

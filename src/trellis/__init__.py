@@ -21,12 +21,11 @@ if (
 
 if TYPE_CHECKING:
     from trellis.errors import TrellisError as TrellisError
-    from trellis.evaluation import Evaluation as Evaluation
     from trellis.evaluation import evaluate as evaluate
     from trellis.models import HMM as HMM
     from trellis.models import HMMConfig as HMMConfig
     from trellis.models import load_model as load_model
-    from trellis.text import IdFile as IdFile
+    from trellis.text import WordTokenizer as WordTokenizer
     from trellis.text import load_tokenizer as load_tokenizer
     from trellis.text import open_corpus as open_corpus
     from trellis.text import prepare as prepare
@@ -39,13 +38,13 @@ __version__ = "0.1.0"
 # that `trellis --help` need not.
 _NAMES = {
     "errors": ("TrellisError",),
-    "evaluation": ("Evaluation", "evaluate"),
+    "evaluation": ("evaluate",),
     "models": ("HMM", "HMMConfig", "load_model"),
-    "text": ("IdFile", "load_tokenizer", "open_corpus", "prepare"),
+    "text": ("WordTokenizer", "load_tokenizer", "open_corpus", "prepare"),
     "training": ("TrainingSettings", "train"),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}
-__all__ = [*_HOME]  # a list of strings
+__all__ = [*_HOME]
 _ROOMS = ("inference", "models", "text", "training")
 
 

@@ -159,13 +159,3 @@ def test_lists_are_cut_to_the_states_alive():
     assert living[0].tolist() == [True] * 3 + [False] * 29
     assert cut[1, :20].tolist() == list(range(45, 65))
     assert living[1].sum() == 20
-
-
-def test_a_state_may_emit_the_words_of_its_block():
-    support = partition(torch.tensor([1, 0, 1]), 6, 2)
-    assert support.may_emit(torch.tensor([3, 2, 0, 5]), torch.tensor([0, 1, 2, 2])).tolist() == [
-        True,
-        True,
-        False,
-        True,
-    ]

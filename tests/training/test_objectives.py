@@ -278,12 +278,15 @@ def test_labels_that_do_not_fit_are_refused_before_anything_is_written(change, s
     refused(tmp_path, sentence, settings(objective="joint", **changes), labels=labels)
 
 
-def test_a_state_of_another_block_is_refused_before_anything_is_written(tmp_path):
+def test_a_state_of_another_block_is_refused_where_it_is_met(tmp_path):
     labels = some_labels(text(tmp_path / "cache"), 16, BLOCK_V)
     at = int((labels >= 0).nonzero()[0][-1])
     labels[at] = (labels[at] + 8) % 16
-    sentence = f"state {labels[at]} cannot emit token {at}: label a word by states of its own block"
-    refused(tmp_path, sentence, settings(objective="joint"), labels=labels, make=blocked)
+    with pytest.raises(
+        TrellisError, match=rf"^state {labels[at]} cannot emit the word at row \d+, position \d+: label a"
+    ):
+        run(tmp_path, settings(objective="joint"), labels=labels, make=blocked)
+    assert not (tmp_path / "run" / "best").exists()
 
 
 def test_a_model_without_states_has_no_joint_likelihood(tmp_path):

@@ -18,7 +18,7 @@ from trellis.inference.chain import empty_rows_keep, log_belief
 from trellis.inference.transitions import crossings
 from trellis.models.encoders import Vectors
 from trellis.models.lists import Crossing, Listed
-from trellis.models.scorer import check_ids, without_padding
+from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.models.supports import Support, TakingPart
 from trellis.ops.pairs import Pairs
 from trellis.ops.precision import widened
@@ -31,60 +31,46 @@ Stepper = Callable[[Tensor, Tensor], Tensor]  # from N states into lists M×J, [
 
 
 class Asked(NamedTuple):
-    """A batch as it was asked about: padding and missing tokens hold word 0, and given states are checked."""
+    """A batch as it is asked about."""
 
     ids_BT: Tensor
-    lengths_B: Tensor | None
-    missing_BT: Tensor | None
-    state: Tensor | None
-    labels_BT: Tensor | None
+    lengths_B: MaybeTensor = None
+    missing_BT: MaybeTensor = None
+    state: MaybeTensor = None
+    labels_BT: MaybeTensor = None
 
-    @classmethod
-    def of(
-        cls,
-        model: HMM,
-        ids_BT: Tensor,
-        lengths_B: Tensor | None,
-        missing_BT: Tensor | None,
-        state: Tensor | None,
-        labels_BT: Tensor | None,
-    ) -> Asked:
-        """Check what was given, once for all kinds of chains."""
-        check_shapes(model, ids_BT, lengths_B, missing_BT, state, labels_BT)
-        ids_BT = without_padding(ids_BT, lengths_B)
+    def some(self, rows: slice) -> Asked:
+        """These rows of it."""
+        return Asked(self.ids_BT[rows], *(None if given is None else given[rows] for given in self[1:]))
+
+    def ready(self, model: HMM) -> Asked:
+        """The same, checked once for all kinds of chains; padding and missing tokens hold word 0."""
+        self.check_shapes(model)
+        ids_BT, missing_BT, labels_BT = without_padding(self.ids_BT, self.lengths_B), self.missing_BT, self.labels_BT
         if missing_BT is not None:
-            missing_BT = missing_BT if bool(missing_BT.any()) else None
-        if missing_BT is not None:
-            ids_BT = ids_BT.masked_fill(missing_BT, 0)
+            ids_BT, missing_BT = ids_BT.masked_fill(missing_BT, 0), missing_BT if bool(missing_BT.any()) else None
         check_ids(ids_BT, model.config.vocab_size)
         if labels_BT is not None:
-            labels_BT = _checked_labels(labels_BT, ids_BT, lengths_B, model.config.states)
-        return cls(ids_BT, lengths_B, missing_BT, state, labels_BT)
+            labels_BT = _checked_labels(labels_BT, ids_BT, self.lengths_B, model.config.states)
+        return self._replace(ids_BT=ids_BT, missing_BT=missing_BT, labels_BT=labels_BT)
 
-
-def check_shapes(
-    model: HMM,
-    ids_BT: Tensor,
-    lengths_B: Tensor | None,
-    missing_BT: Tensor | None,
-    state: Tensor | None,
-    labels_BT: Tensor | None,
-) -> None:
-    """Refuse what does not belong to this batch and this model."""
-    if state is not None and state.shape != (len(ids_BT), model.config.states):
-        raise TrellisError(
-            f"a state of shape {tuple(state.shape)} does not belong to {len(ids_BT)} rows of this model: "
-            f"give the one that the last call returned, {len(ids_BT)}×{model.config.states}."
-        )
-    if lengths_B is not None and lengths_B.shape != ids_BT.shape[:1]:
-        raise TrellisError(f"lengths of {tuple(lengths_B.shape)} do not fit {len(ids_BT)} rows: give one a row.")
-    asked = ((missing_BT, "missing tokens", "true or false"), (labels_BT, "labels", "one state, −1 if unknown,"))
-    for tensor_BT, name, what in asked:
-        if tensor_BT is not None and tensor_BT.shape != ids_BT.shape:
+    def check_shapes(self, model: HMM) -> None:
+        """Refuse what does not belong to this batch and this model."""
+        shape, rows, states = self.ids_BT.shape, len(self.ids_BT), model.config.states
+        if self.state is not None and self.state.shape != (rows, states):
             raise TrellisError(
-                f"{name} of {tuple(tensor_BT.shape)} do not fit a text of {tuple(ids_BT.shape)} tokens: give {what} "
-                "for each token."
+                f"a state of shape {tuple(self.state.shape)} does not belong to {rows} rows of this model: "
+                f"give the one that the last call returned, {rows}×{states}."
             )
+        if self.lengths_B is not None and self.lengths_B.shape != shape[:1]:
+            raise TrellisError(f"lengths of {tuple(self.lengths_B.shape)} do not fit {rows} rows: give one a row.")
+        given = ((self.missing_BT, "missing tokens", "true or false"), (self.labels_BT, "labels", "a state, or −1,"))
+        for tensor_BT, name, what in given:
+            if tensor_BT is not None and tensor_BT.shape != shape:
+                raise TrellisError(
+                    f"{name} of {tuple(tensor_BT.shape)} do not fit a text of {tuple(shape)} tokens: give {what} "
+                    "for each token."
+                )
 
 
 def _checked_labels(labels_BT: Tensor, ids_BT: Tensor, lengths_B: Tensor | None, states: int) -> Tensor:
@@ -101,6 +87,7 @@ def _checked_labels(labels_BT: Tensor, ids_BT: Tensor, lengths_B: Tensor | None,
 
 def chain_of(model: HMM, asked: Asked) -> Chain:
     """The chain of a batch."""
+    asked = asked.ready(model)
     if model.support is None:
         return _dense_chain(model, asked)
     if asked.missing_BT is not None:

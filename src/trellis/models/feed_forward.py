@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from trellis.errors import TrellisError
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
-from trellis.models.scorer import check_ids, without_padding
+from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.models.softmax import TiedWords
 
 NOTHING = -1  # a word where a text has not begun; its vector is zero
@@ -46,9 +46,7 @@ class FeedForward(Model):
             self.words = TiedWords(config.vocab_size, config.width)
             self.hidden = nn.Linear((config.order - 1) * config.width, config.width)
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         ids_BT = without_padding(ids_BT, lengths_B)
         check_ids(ids_BT, self.config.vocab_size)

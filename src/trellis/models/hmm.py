@@ -13,7 +13,7 @@ from trellis.errors import TrellisError
 from trellis.inference import Chain, Filtered, KBest, Paths, Smoothed
 from trellis.inference.chain import check_lengths, scaled
 from trellis.inference.forward import possible
-from trellis.models.chains import Asked, chain_of, check_shapes, push_beliefs
+from trellis.models.chains import Asked, chain_of, push_beliefs
 from trellis.models.emissions import EMISSIONS, ScalarEmission
 from trellis.models.encoders import ENCODERS, Picked, Vectors
 from trellis.models.generation import Samples, sample
@@ -21,6 +21,7 @@ from trellis.models.hmm_config import HMMConfig
 from trellis.models.kept import Kept
 from trellis.models.lists import Listed
 from trellis.models.model import Model, ModelConfig, drawn_from
+from trellis.models.scorer import MaybeTensor
 from trellis.models.starts import STARTS, ScalarStart
 from trellis.models.supports import (
     Support,
@@ -40,7 +41,6 @@ PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 G
 BELIEFS = 1 << 26  # numbers in the beliefs over all states of rows with gaps that are asked about together
 
 T = TypeVar("T")
-MaybeTensor = Tensor | None
 Scaled = tuple[Tensor, Tensor]
 
 
@@ -123,7 +123,7 @@ class HMM(Model):
         labels_BT: Tensor | None = None,
     ) -> Chain:
         """The batch as a chain, which all of `trellis.inference` takes."""
-        return chain_of(self, Asked.of(self, ids_BT, lengths_B, missing_BT, state, labels_BT))
+        return chain_of(self, Asked(ids_BT, lengths_B, missing_BT, state, labels_BT))
 
     def score(
         self,
@@ -140,7 +140,7 @@ class HMM(Model):
         """
         if missing_BT is not None and labels_BT is None:
             return self._ask(inference.score, ids_BT, state, lengths_B, missing_BT)
-        check_shapes(self, ids_BT, lengths_B, missing_BT, state, labels_BT)  # before any of them is cut
+        Asked(ids_BT, lengths_B, missing_BT, state, labels_BT).check_shapes(self)  # before any of them is cut
         scores = []
         for when, lengths in self._pieces(ids_BT, lengths_B):
             missing, labels = (None if given is None else given[:, when] for given in (missing_BT, labels_BT))
@@ -229,7 +229,7 @@ class HMM(Model):
     ) -> Counts:
         """Expected starts, transitions and emissions of a batch: the gradients of its log-likelihood."""
         self._check_scalar("expected counts are for")
-        asked, everything = Asked.of(self, ids_BT, lengths_B, None, state, labels_BT), self.everything()
+        asked, everything = Asked(ids_BT, lengths_B, None, state, labels_BT).ready(self), self.everything()
         words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
         with torch.no_grad():
             log_columns_NS = self.emission.columns(self.encoder, everything, words_N)
@@ -260,14 +260,12 @@ class HMM(Model):
         *more: Any,
     ) -> T:
         """Ask a question of the batch's chain; with gaps and very many states, of some rows at a time."""
-        rows, told = len(ids_BT), (lengths_B, missing_BT, state)
-        check_shapes(self, ids_BT, *told, None)  # before any of them is cut
+        asked, rows = Asked(ids_BT, lengths_B, missing_BT, state), max(1, len(ids_BT))
+        asked.check_shapes(self)  # before any of them is cut
         if missing_BT is not None and self.support is not None:
             rows = max(1, BELIEFS // max(1, ids_BT.shape[1] * self.config.states))
-        parts = [
-            question(self.chain(ids_BT[some], *(None if tensor is None else tensor[some] for tensor in told)), *more)
-            for some in (slice(begin, begin + rows) for begin in range(0, max(1, len(ids_BT)), max(1, rows)))
-        ]
+        starts = range(0, max(1, len(ids_BT)), rows)
+        parts = [question(chain_of(self, asked.some(slice(begin, begin + rows))), *more) for begin in starts]
         return parts[0] if len(parts) == 1 else cast(T, _joined(parts))
 
     def _pieces(self, ids_BT: Tensor, lengths_B: Tensor | None) -> Iterator[tuple[slice, Tensor | None]]:
@@ -414,7 +412,7 @@ class HMM(Model):
     def tables(self) -> Tables:
         """All three distributions, whole: S×S numbers for the transition, S×V for the emission."""
         self._check_pairs("and their long run needs them: measure usage on text, in trellis inspect by --corpus")
-        emission_VS = self.log_emission().exp()  # not the table that is kept: this one is the caller's
+        emission_VS = self._log_emission().exp_()  # not the table that is kept: this one is the caller's
         if self.support is not None:
             zeros_VS = emission_VS.new_zeros(self.config.vocab_size, self.config.states)
             emission_VS = zeros_VS.scatter_(1, self.support.lists(), emission_VS)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, check_sizes, drawn_from
 from trellis.models.recurrence import Recurrence
-from trellis.models.scorer import check_ids
+from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.ops.columns import scalar_columns
 
 TINY = 1e-30  # the least that a float32 is divided by here, and the least probability of a word given its best state
@@ -56,9 +56,7 @@ class HMMRNN(Model):
             self.recurrence = Recurrence([config.width, config.width], dropout=0.0)
             self.lead = nn.Linear(config.width, config.states, bias=False)
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         return by_length(self._score, ids_BT, state, lengths_B)
 

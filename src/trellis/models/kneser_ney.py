@@ -26,7 +26,7 @@ from torch import Tensor
 from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.models.model import Model, ModelConfig
-from trellis.models.scorer import check_ids, without_padding
+from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.progress import Progress
 from trellis.text import IdFile, Tokenizer
 
@@ -96,9 +96,7 @@ class KneserNey(Model):
             raise TrellisError(f"the tables in {folder} do not fit its config.json: restore both.")
         return cls(config, tensors).eval()
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         ids_BT = without_padding(ids_BT, lengths_B)
         check_ids(ids_BT, self.config.vocab_size)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, check_sizes, drawn_from
 from trellis.models.recurrence import Recurrence, locked_dropout
-from trellis.models.scorer import check_ids
+from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.models.softmax import TiedWords
 
 
@@ -67,9 +67,7 @@ class _Recurrent(Model):
         """Dropout before the softmax."""
         raise NotImplementedError
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         return by_length(self._score, ids_BT, state, lengths_B)
 

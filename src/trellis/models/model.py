@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.models import storage
+from trellis.models.scorer import MaybeTensor
 from trellis.text import IdFile, Tokenizer
 
 
@@ -58,9 +59,7 @@ class Model(nn.Module):
         """Where the numbers live."""
         return next(itertools.chain(self.parameters(), self.buffers())).device
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         raise NotImplementedError
 

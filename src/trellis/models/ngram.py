@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.models.scorer import check_ids, without_padding
+from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.text import IdFile
 
 CHUNK = 1 << 24  # tokens counted at a time: 128 MB of pairs
@@ -37,9 +37,7 @@ class Unigram:
             count_V += np.bincount(chunk, minlength=vocab_size)
         return cls(torch.from_numpy(np.log(count_V / count_V.sum())))
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token), B×T, zero past a row's end; and the state to carry on from."""
         ids_BT = without_padding(ids_BT, lengths_B)
         check_ids(ids_BT, len(self.log_prob_V))
@@ -75,9 +73,7 @@ class Bigram:
         tables = np.append(key_N, vocab_size**2), np.append(kept_N, 0.0), left_U
         return cls(unigram, *(torch.from_numpy(table) for table in tables))
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | token before it), B×T, zero past a row's end; and the state to carry on from."""
         vocab_size = len(self.unigram.log_prob_V)
         ids_BT = without_padding(ids_BT, lengths_B)

@@ -10,13 +10,13 @@ from torch import Tensor
 from trellis.errors import TrellisError
 from trellis.inference.chain import check_lengths
 
+MaybeTensor = Tensor | None
+
 
 class Scorer(Protocol):
     """A language model; its state is a tensor whose first dimension is the batch."""
 
-    def score(
-        self, ids_BT: Tensor, state: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
 
 

@@ -29,10 +29,6 @@ class Support(NamedTuple):
         """The states of every word, V×K."""
         return self.states_MK[self.block_V]
 
-    def may_emit(self, states_N: Tensor, words_N: Tensor) -> Tensor:
-        """Whether each of these states is one of the word's beside it, N."""
-        return (self.states_MK[self.block_V[words_N]] == states_N[:, None]).any(1)
-
 
 def partition(block_V: Tensor, states: int, blocks: int) -> Support:
     """Blocks of equal size, one after the other."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,19 +33,24 @@ class Learnt(NamedTuple):
     state: Tensor
 
 
-class Learner(Protocol):
-    """Learns from batches, then updates the model."""
+class Learner:
+    """Learns from batches, then updates the model; this one has nothing to learn.
 
-    rate: float  # the highest learning rate, or step size
+    For a model that has no parameters: all it will ever know it counted when it was made.
+    """
+
+    rate = 0.0  # the highest learning rate, or step size
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add what a batch teaches."""
+        raise NotImplementedError
 
     def update(self, tokens: float, multiplier: float) -> None:
         """Move the parameters by what `tokens` tokens in all processes taught, at this share of the full rate."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold beside the model."""
+        return {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take up where a checkpoint left off."""
@@ -65,7 +70,7 @@ def check_possible(log_prob_BT: Tensor) -> None:
     raise TrellisError(f"the token at row {row}, position {position} of the batch is {what}.")
 
 
-class GradientLearner:
+class GradientLearner(Learner):
     """AdamW, or plain SGD, on the mean of the objective over tokens."""
 
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
@@ -113,7 +118,7 @@ class GradientLearner:
         self.optimizer.restore(tensors)
 
 
-class BaumWelchLearner:
+class BaumWelchLearner(Learner):
     """Expectation–maximisation, θ ← step · θ_new + (1 − step) · θ; a step of 1 on all the text is the classic."""
 
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
@@ -164,30 +169,3 @@ class BaumWelchLearner:
         total = smoothed.sum(dim, keepdim=True)
         # A state that was never visited and not smoothed knows nothing: all outcomes are equal.
         return torch.where(total > 0, smoothed / total, 1.0 / count.shape[dim])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Nothing: between updates the model is all there is."""
-        return {}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Nothing to take up."""
-
-
-class NothingToLearn:
-    """For a model that has no parameters: all it will ever know it counted when it was made."""
-
-    rate = 0.0
-
-    def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
-        """Never asked: such a run has no updates."""
-        raise NotImplementedError
-
-    def update(self, tokens: float, multiplier: float) -> None:
-        """Nothing to move."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Nothing beside the model."""
-        return {}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Nothing to take up."""

@@ -34,14 +34,12 @@ from trellis.training.checkpoints import Place
 from trellis.training.device import choose_device
 from trellis.training.distributed import World, world
 from trellis.training.initialisers import INITIALISERS, Beginning
-from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner, NothingToLearn
+from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
 from trellis.training.metrics import Metrics
 from trellis.training.objectives import check_labels
 from trellis.training.precision import check_precision
 from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, TrainingSettings
-
-DIGESTED = 1 << 20  # labels hashed at once: 8 MB
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
@@ -139,7 +137,7 @@ class _Run:
             seed=settings.seed, rank=here.rank, world=here.size, labels=labels,
         )  # fmt: skip
         if labels is not None:
-            check_labels(model, text, labels)
+            check_labels(model, labels)
         steps = self.batching.steps_per_epoch
         self.per_update = steps if settings.full_batch else settings.accumulate
         self.updates = max(1, round(settings.epochs * steps / self.per_update))
@@ -147,7 +145,7 @@ class _Run:
             self.updates = min(restart_steps, self.updates)
         self.validate_every = max(1, round(steps / self.per_update / settings.validations))
         self.learner = _learner(model, settings, here)
-        counted = isinstance(self.learner, NothingToLearn)
+        counted = type(self.learner) is Learner  # there is nothing to learn
         self.updates = 0 if counted else self.updates
         self.schedule = Schedule(settings, self.updates)
         self.state: Tensor | None = None
@@ -272,32 +270,22 @@ class _Run:
         if state is not None and self.world.size > 1:
             state = self.world.gather_rows(state, self.settings.batch_size)
         if self.world.chief:
-            checkpoints.save(
-                self.folder,
-                self.model,
-                self.tokenizer,
-                self.place,
-                self.learner.tensors(),
-                state,
-                self.settings.keep,
-            )
+            learner, keep = self.learner.tensors(), self.settings.keep
+            checkpoints.save(self.folder, self.model, self.tokenizer, self.place, learner, state, keep)
 
 
 def _digest(labels: NDArray[Any] | None) -> str | None:
     """Hash of a text's labels, whatever type of number they are kept as."""
     if labels is None:
         return None
-    found = hashlib.sha256()
-    for begin in range(0, len(labels), DIGESTED):
-        found.update(np.asarray(labels[begin : begin + DIGESTED], dtype=np.int64).tobytes())
-    return found.hexdigest()
+    return hashlib.sha256(np.asarray(labels, dtype=np.int64).tobytes()).hexdigest()
 
 
 def _learner(model: Model, settings: TrainingSettings, here: World) -> Learner:
     """What teaches this model in the way that was set."""
     if settings.method == "baum_welch":
         return BaumWelchLearner(model, settings, here)
-    return GradientLearner(model, settings, here) if any(True for _ in model.parameters()) else NothingToLearn()
+    return GradientLearner(model, settings, here) if any(True for _ in model.parameters()) else Learner()
 
 
 @contextmanager

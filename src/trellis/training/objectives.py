@@ -9,16 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.models import HMM
 from trellis.models.model import Model
-from trellis.text import Batch, IdFile
-
-CHUNK = 1 << 14  # labels looked at together: 32 MB of the states that 256 a word may have
+from trellis.text import Batch
 
 Objective = Callable[[Model, Batch, Tensor | None], tuple[Tensor, Tensor]]
 
@@ -37,30 +34,15 @@ def joint(model: Model, batch: Batch, state: Tensor | None) -> tuple[Tensor, Ten
     return _with_states(model).score(batch.ids, state, batch.lengths, labels_BT=batch.labels)
 
 
-def check_labels(model: Model, text: IdFile, labels: NDArray[Any]) -> None:
-    """Refuse states that this model does not have, or not for that word, before a run begins to meet them."""
-    hmm = _with_states(model)
-    states, support = hmm.config.states, hmm.support
-    for begin in range(0, len(labels), CHUNK):
-        label_N, word_N = (
-            torch.from_numpy(np.asarray(part[begin : begin + CHUNK], dtype=np.int64)).to(hmm.device)
-            for part in (labels, text.ids)
+def check_labels(model: Model, labels: NDArray[Any]) -> None:
+    """Refuse states that this model does not have, before a run begins."""
+    states = _with_states(model).config.states
+    outside = np.flatnonzero((labels < -1) | (labels >= states))
+    if len(outside):
+        raise TrellisError(
+            f"the label of token {outside[0]:,}, {labels[outside[0]]}, is none of the {states:,} states: give 0 to "
+            f"{states - 1:,}, or −1 where it is unknown."
         )
-        outside_N = (label_N < -1) | (label_N >= states)
-        if bool(outside_N.any()):
-            at = int(outside_N.nonzero()[0])
-            raise TrellisError(
-                f"the label of token {begin + at:,}, {int(label_N[at])}, is none of the {states:,} states: give 0 to "
-                f"{states - 1:,}, or −1 where it is unknown."
-            )
-        if support is None:
-            continue
-        foreign_N = (label_N >= 0) & ~support.may_emit(label_N, word_N)
-        if bool(foreign_N.any()):
-            at = int(foreign_N.nonzero()[0])
-            raise TrellisError(
-                f"state {int(label_N[at])} cannot emit token {begin + at:,}: label a word by states of its own block."
-            )
 
 
 def _with_states(model: Model) -> HMM:

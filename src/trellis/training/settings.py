@@ -56,14 +56,7 @@ class TrainingSettings:
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise TrellisError(f"training.{name} must be a finite number, not {value}.")
-        for name in (
-            "batch_size",
-            "length",
-            "accumulate",
-            "restart_steps",
-            "checkpoint_every",
-            "keep",
-        ):
+        for name in ("batch_size", "length", "accumulate", "restart_steps", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise TrellisError(f"training.{name} must be at least 1, not {getattr(self, name)}.")
         for name in ("epochs", "lr", "clip", "step_size", "validations"):
