@@ -193,7 +193,7 @@ def test_labels_of_another_shape_are_refused(kind):
     model, ids = make_kind(**kind), random_ids(3, 4, VOCABULARY)
     for shape in ((3, 5), (3, 3), (2, 4), (4, 4), (3, 1), (4,)):
         with pytest.raises(
-            TrellisError, match=r"labels of \(.*\) do not fit a text of \(3, 4\) tokens: give one state"
+            TrellisError, match=r"labels of \(.*\) do not fit a text of \(3, 4\) tokens: give a state, or −1"
         ):
             model.score(ids, labels_BT=torch.full(shape, -1))
 
