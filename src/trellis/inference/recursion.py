@@ -138,11 +138,11 @@ def walk_back(
         done.transition, _matrix(done.transition), done.evidence.likelihood_NS, done.evidence.index_TB,
         done.rows.running, done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS, UNDERFLOW,
     )  # fmt: skip
-    log_first_BS = message_TBS[:1].sum(0) * done.first_BS  # nothing if there are no tokens
     transition: tuple[Tensor, ...] = ()
     learned = bool(done.transition.tensors) and not posterior_only
-    if learned:
+    if learned:  # at once: after an operation of PyTorch's, its threads spin and take a core from native ones
         transition = done.transition.gradient(done.belief_TBS[:-1], message_TBS[1:])
+    log_first_BS = message_TBS[:1].sum(0) * done.first_BS  # nothing if there are no tokens
     for row, asked in done.rescued.items():
         counts = log_space.counts(asked, _weight(grad_log_prob_TB[: asked.length, row]))
         posterior_TBS[: asked.length, row] = counts.posterior_TS.to(posterior_TBS)
