@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from trellis.distillation.settings import DistillSettings
 from trellis.errors import TrellisError
 from trellis.folders import disk_trouble, write_atomically
 from trellis.models.hmm_config import HMMConfig
@@ -46,6 +47,7 @@ class RunConfig:
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelConfig = field(default_factory=lambda: HMMConfig(ANY_VOCABULARY))  # of any kind
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    distill: DistillSettings = field(default_factory=DistillSettings)
     out: str | None = None  # the run's folder; by default runs/<corpus>-<kind, unless it is hmm>-<states, if any>
 
     @property
@@ -158,6 +160,7 @@ def _known(shape: type[ModelConfig]) -> Iterator[str]:
     yield from (f"model.{one.name}" for one in dataclasses.fields(shape) if one.name != "vocab_size")
     yield "model.kind"
     yield from (f"training.{one.name}" for one in dataclasses.fields(TrainingSettings))
+    yield from (f"distill.{one.name}" for one in dataclasses.fields(DistillSettings))
 
 
 def _check_names(values: Mapping[Any, Any], known: list[str], prefix: str = "") -> None:

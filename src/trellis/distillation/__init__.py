@@ -1,0 +1,5 @@
+"""Latent variable distillation: a neural teacher's states, clustered, as labels for the states of an HMM."""
+
+from trellis.distillation.settings import Distilled, DistillSettings
+
+__all__ = ["DistillSettings", "Distilled"]
