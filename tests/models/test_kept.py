@@ -110,7 +110,7 @@ def adamw(model):
     loss = -model.score(IDS)[0].sum()
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     moved = [torch.zeros_like(p) if g is None else g for p, g in zip(model.parameters(), found, strict=True)]
-    AdamW(list(model.parameters()), (0.9, 0.99), 0.01).step(moved, 0.1)
+    AdamW(list(model.parameters()), (0.9, 0.99), 0.01).step(moved, [0.1] * len(moved))
 
 
 def adamw_of_pytorch(model):

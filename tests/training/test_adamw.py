@@ -35,11 +35,20 @@ def rate_and_scale(step):
     return 0.1 / (1 + step % 7), 1.0 if step % 3 else 0.01 * (1 + step)
 
 
+def rates_and_scale(step, parameters):
+    """A rate of its own for each parameter."""
+    rate, scale = rate_and_scale(step)
+    return [rate / (1 + i) for i in range(len(parameters))], scale
+
+
 def theirs_after(steps, decay):
     parameters = some_parameters()
-    optimizer = torch.optim.AdamW(parameters, betas=BETAS, weight_decay=decay)
+    groups = [{"params": [parameter]} for parameter in parameters]
+    optimizer = torch.optim.AdamW(groups, betas=BETAS, weight_decay=decay)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"], scale = rate_and_scale(step)
+        rates, scale = rates_and_scale(step, parameters)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
         for parameter, gradient in zip(parameters, gradients_of(parameters, step), strict=True):
             parameter.grad = gradient * scale
         optimizer.step()
@@ -48,7 +57,8 @@ def theirs_after(steps, decay):
 
 def go(optimizer, steps):
     for step in steps:
-        optimizer.step(gradients_of(optimizer.parameters, step), *rate_and_scale(step))
+        rates, scale = rates_and_scale(step, optimizer.parameters)
+        optimizer.step(gradients_of(optimizer.parameters, step), rates, scale)
 
 
 def same(a, b, **kwargs):

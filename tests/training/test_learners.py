@@ -97,6 +97,34 @@ def test_an_update_in_float32_is_that_of_torch_from_the_same_gradients(clip):
             assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["adamw", "sgd"])
+def test_networks_learn_at_a_rate_of_their_own(method):
+    parts = LOW | {"encoder": "residual", "shared": False}
+    ours, theirs = model_of(**parts), model_of(**parts)
+    learner = GradientLearner(ours, TrainingSettings(method=method, lr=0.1, network_lr=0.02))
+    networks, others = [], []
+    for name, parameter in theirs.named_parameters():
+        (networks if "networks" in name else others).append(parameter)
+    kind = torch.optim.AdamW if method == "adamw" else torch.optim.SGD
+    betas = {"betas": (0.9, 0.95)} if method == "adamw" else {}
+    optimizer = kind([{"params": networks}, {"params": others}], weight_decay=0.0, **betas)
+    for update, multiplier in enumerate([0.2, 1.0, 0.6]):
+        batch = a_batch(seed=update)
+        learner.update(learner.learn(batch, None).tokens, multiplier)
+        (-theirs.score(batch.ids)[0].mean()).backward()
+        for group, rate in zip(optimizer.param_groups, (0.02, 0.1), strict=True):
+            group["lr"] = rate * multiplier
+        optimizer.step()
+        optimizer.zero_grad()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rate_of_networks_needs_networks():
+    with pytest.raises(TrellisError, match="network_lr is for an encoder with networks: leave it out"):
+        GradientLearner(model_of(), TrainingSettings(network_lr=0.1))
+
+
 def test_two_batches_accumulated_are_one_of_both():
     first, second = a_batch(seed=1), a_batch(seed=2)
     both = Batch(torch.cat([first.ids, second.ids]), torch.cat([first.lengths, second.lengths]), False)

@@ -13,6 +13,7 @@ from trellis.training import TrainingSettings
         ({"checkpoint_every": -3}, "training.checkpoint_every must be at least 1, not -3"),
         ({"epochs": 0}, "training.epochs must be above 0, not 0.0"),
         ({"lr": -1.0}, "training.lr must be above 0"),
+        ({"network_lr": 0.0}, "training.network_lr must be above 0, not 0.0"),
         ({"lr": "nan"}, "'lr' must be a finite number, not nan"),
         ({"smoothing": float("inf")}, "must be a finite number, not inf"),
         ({"seed": -1}, "training.seed must be a whole number from 0"),

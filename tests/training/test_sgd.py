@@ -5,20 +5,19 @@ from torch.testing import assert_close
 from trellis.errors import TrellisError
 from trellis.training.sgd import SGD
 
-from .test_adamw import drawn, gradients_of, rate_and_scale, some_parameters
+from .test_adamw import drawn, gradients_of, rates_and_scale, some_parameters
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_steps_are_those_of_torch(decay):
     """Whose decay is not decoupled: as part of the gradient it is the same, taken before the gradient's step."""
     ours, theirs = SGD(some_parameters(), decay), some_parameters()
-    optimizer = torch.optim.SGD(theirs, weight_decay=decay)
+    optimizer = torch.optim.SGD([{"params": [parameter]} for parameter in theirs], weight_decay=decay)
     for step in range(30):
-        gradients, (rate, scale) = gradients_of(theirs, step), rate_and_scale(step)
-        ours.step(gradients, rate, scale)
-        optimizer.param_groups[0]["lr"] = rate
-        for parameter, gradient in zip(theirs, gradients, strict=True):
-            parameter.grad = gradient * scale
+        gradients, (rates, scale) = gradients_of(theirs, step), rates_and_scale(step, theirs)
+        ours.step(gradients, rates, scale)
+        for parameter, gradient, group, rate in zip(theirs, gradients, optimizer.param_groups, rates, strict=True):
+            parameter.grad, group["lr"] = gradient * scale, rate
         optimizer.step()
     for a, b, start in zip(ours.parameters, theirs, some_parameters(), strict=True):
         assert_close(a, b, rtol=1e-5, atol=1e-5)

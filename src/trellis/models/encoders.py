@@ -55,6 +55,10 @@ class Encoder(nn.Module):
         """The vectors of states in one of the `ROLES`, N×R."""
         raise NotImplementedError
 
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Parameters of networks, not of single states or blocks; they may learn at a rate of their own."""
+        return []
+
     def once(self, name: str, states_N: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """One number a state; while learning nothing lasts."""
         return make(states_N)
@@ -157,6 +161,10 @@ class Residual(Encoder):
     def _own_width(self, config: HMMConfig) -> int:
         return config.width
 
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Those of all networks."""
+        return list(self.networks.parameters())
+
     def encode(self, states_N: Tensor) -> Tensor:
         """The states' embeddings, N×R."""
         return self.states.index_select(0, states_N)
@@ -178,6 +186,10 @@ class Factored(Residual):
 
     def _own_width(self, config: HMMConfig) -> int:
         return config.width // 2
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Those of all networks."""
+        return [*super().network_parameters(), *self.composing.parameters()]
 
     def encode(self, states_N: Tensor) -> Tensor:
         """The block's half of the embedding, then the state's, N×R."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trellis import inference
 from trellis.errors import TrellisError
@@ -99,6 +99,10 @@ class HMM(Model):
         """A fresh model, its words in blocks as the configuration says."""
         assert isinstance(config, HMMConfig)
         return cls(config, seed, support_of(config, text, tokenizer, seed))
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the encoder's networks, which may learn at a rate of their own."""
+        return self.encoder.network_parameters()
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; going back to learning drops what was kept for use."""

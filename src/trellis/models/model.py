@@ -63,6 +63,10 @@ class Model(nn.Module):
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         raise NotImplementedError
 
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Parameters of networks that make the model's vectors, and may learn at a rate of their own; mostly none."""
+        return []
+
     @classmethod
     def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
         """A fresh model to learn this text; most kinds do not look at it before they learn."""

@@ -20,10 +20,11 @@ class AdamW:
         self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], rate: float, scale: float = 1.0) -> None:
-        """Move the parameters, at this learning rate, by gradients that count `scale` times."""
+    def step(self, gradients: Sequence[Tensor], rates: Sequence[float], scale: float = 1.0) -> None:
+        """Move each parameter, at a learning rate of its own, by gradients that count `scale` times."""
         self.steps.take()
-        for tensors in zip(self.parameters, gradients, self.moments, self.squares, strict=True):
+        each = zip(self.parameters, gradients, self.moments, self.squares, strict=True)
+        for tensors, rate in zip(each, rates, strict=True):
             adamw_(*tensors, self.steps, rate, scale=scale)
 
     def tensors(self) -> dict[str, Tensor]:

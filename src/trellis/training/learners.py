@@ -70,6 +70,16 @@ def check_possible(log_prob_BT: Tensor) -> None:
     raise TrellisError(f"the token at row {row}, position {position} of the batch is {what}.")
 
 
+def highest_rates(model: Model, settings: TrainingSettings) -> list[float]:
+    """The highest learning rate of each parameter: an encoder's networks may have another than all the rest."""
+    networks = {id(parameter) for parameter in model.network_parameters()}
+    if settings.network_lr is None:
+        return [settings.lr for _ in model.parameters()]
+    if not networks:
+        raise TrellisError("training.network_lr is for an encoder with networks: leave it out, or set model.encoder.")
+    return [settings.network_lr if id(p) in networks else settings.lr for p in model.parameters()]
+
+
 class GradientLearner(Learner):
     """AdamW, or plain SGD, on the mean of the objective over tokens."""
 
@@ -79,6 +89,7 @@ class GradientLearner(Learner):
         self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
         keep_freed_memory()
         self.parameters = list(model.parameters())
+        self.rates = highest_rates(model, settings)
         self.optimizer: AdamW | SGD
         if settings.method == "sgd":
             self.optimizer = SGD(self.parameters, settings.weight_decay)
@@ -105,7 +116,7 @@ class GradientLearner(Learner):
         if not math.isfinite(norm):  # before it reaches the parameters, and a checkpoint
             raise TrellisError("the gradient of this update has diverged: lower training.lr.")
         scale = min(1.0, self.settings.clip / (norm + 1e-12)) * to_mean
-        self.optimizer.step(gradients, self.rate * multiplier, scale)
+        self.optimizer.step(gradients, [rate * multiplier for rate in self.rates], scale)
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -28,6 +28,7 @@ class TrainingSettings:
     seed: int = 0  # of the parameters, the order of the text and everything else
 
     lr: float = 0.05  # AdamW, SGD: highest learning rate
+    network_lr: float | None = None  # the same for the networks of an HMM's encoder; by default training.lr
     betas: tuple[float, ...] = (0.9, 0.95)  # AdamW: decay of the gradient's first and second moment
     weight_decay: float = 0.0  # AdamW, SGD: decoupled weight decay
     clip: float = 5.0  # AdamW, SGD: largest norm of the gradient of the mean loss
@@ -62,6 +63,8 @@ class TrainingSettings:
         for name in ("epochs", "lr", "clip", "step_size", "validations"):
             if not getattr(self, name) > 0:
                 raise TrellisError(f"training.{name} must be above 0, not {getattr(self, name)}.")
+        if self.network_lr is not None and not self.network_lr > 0:
+            raise TrellisError(f"training.network_lr must be above 0, not {self.network_lr}.")
         for name in ("warmup", "final", "step_size", "factor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TrellisError(f"training.{name} must lie between 0 and 1, not {getattr(self, name)}.")

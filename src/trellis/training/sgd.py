@@ -17,9 +17,9 @@ class SGD:
         self.parameters, self.decay = list(parameters), decay
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], rate: float, scale: float = 1.0) -> None:
-        """Move the parameters, at this learning rate, by gradients that count `scale` times."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+    def step(self, gradients: Sequence[Tensor], rates: Sequence[float], scale: float = 1.0) -> None:
+        """Move each parameter, at a learning rate of its own, by gradients that count `scale` times."""
+        for parameter, gradient, rate in zip(self.parameters, gradients, rates, strict=True):
             if self.decay:
                 parameter.mul_(1.0 - rate * self.decay)
             parameter.add_(gradient, alpha=-rate * scale)
