@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -49,9 +51,11 @@ class Distilled(NamedTuple):
     labels        a state for each token of the text, −1 where none was asked for; on disk
     centroids_SR  the centre of each state's cluster, in the teacher's space or that of its PCA
     head_VR       the teacher's output vector of each word, in the same space; None if it has none for these words
+    about         how they were made: the teacher's hash, the library and points of k-means, use of labels, speed
     """
 
     settings: DistillSettings
     labels: NDArray[Any]
     centroids_SR: NDArray[Any]
     head_VR: NDArray[Any] | None
+    about: Mapping[str, Any] = MappingProxyType({})

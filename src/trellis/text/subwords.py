@@ -80,6 +80,11 @@ class SubwordTokenizer:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def encode_with_begins(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids of one document, and the character of the text at which each begins."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, [begin for begin, _ in encoding.offsets]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of some ids, special tokens spelt out."""
         text: str = self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)

@@ -1,0 +1,71 @@
+"""Labels on disk: the state of each token at the beginning of a text, −1 for the tokens after."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trellis.distillation.codebook import Labeller
+from trellis.distillation.reading import Reader
+from trellis.progress import Progress
+
+_LABELS, _ABOUT = "labels.npy", "about.json"
+
+
+class Labels(NamedTuple):
+    """One state a token, on disk, and how they were made."""
+
+    values: NDArray[np.int32]
+    about: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path, tokens: int) -> Labels | None:
+        """Map what `write` wrote for a text of so many tokens; None if it is absent or damaged."""
+        try:
+            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            values = np.load(folder / _LABELS, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError):
+            return None
+        return cls(values, about) if values.shape == (tokens,) and isinstance(about, dict) else None
+
+
+def write(
+    reader: Reader, labeller: Labeller, count: int, states: int, folder: Path, about: dict[str, Any], *,
+    before: Labels | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Label the first `count` tokens; those that were labelled `before` are taken over."""
+    began = time.monotonic()
+    path = folder / _LABELS
+    labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(len(reader.ids),))
+    known = 0 if before is None else min(count, before.about["tokens"]) // reader.window * reader.window
+    if before is not None and before.about["tokens"] >= count:
+        known = count
+    if before is not None:
+        labels[:known] = before.values[:known]
+    windows = range(known // reader.window, -(-count // reader.window)) if known < count else range(0)
+    with Progress("labelling", count, unit="tok", done=known, quiet=quiet) as bar:
+        for position, states_NR in reader.states(windows):
+            words_N = torch.from_numpy(reader.ids[position].astype(np.int64))
+            labels[position] = labeller(states_NR, words_N).numpy()
+            bar.advance(len(position))
+    labels[count:] = -1
+    labels.flush()
+    seconds = time.monotonic() - began
+    rate = (count - known) / seconds if known < count else None
+    made = {"tokens": count, "label_seconds": seconds, "tokens_per_second": rate, **usage(labels[:count], states)}
+    (folder / _ABOUT).write_text(json.dumps(about | made, indent=2) + "\n", encoding="utf-8")
+
+
+def usage(labels: NDArray[np.int32], states: int) -> dict[str, Any]:
+    """How many states are used, and the entropy of their use in bits."""
+    count_S = np.bincount(labels[labels >= 0], minlength=states)
+    share = count_S[count_S > 0] / max(1, count_S.sum())
+    entropy = -float((share * np.log2(share)).sum()) + 0.0
+    return {"used_states": len(share), "entropy_bits": entropy, "most_bits": math.log2(states)}
