@@ -13,6 +13,7 @@ SMALL = {
     "feed_forward": ["model.width=8", "model.order=3"],
     "lstm": ["model.width=8", "model.layers=1"],
     "awd_lstm": ["model.width=8", "model.hidden=10", "model.layers=2", "model.input_dropout=0"],
+    "transformer": ["model.width=16", "model.layers=1", "model.heads=2", "model.context=8"],
     "hmm_rnn": ["model.states=5", "model.width=4"],
 }
 TRAINING = ["training.batch_size=4", "training.length=8", "training.epochs=8", "training.lr=0.05"]
@@ -70,7 +71,8 @@ def test_the_saved_config_goes_on(run, capsys):
 @pytest.mark.parametrize("command", ["decode", "sample", "inspect"])
 def test_questions_about_states_are_refused(run, command, capsys):
     assert main([command, str(run), *(["valid.txt"] if command == "decode" else [])]) == 2
-    kind = json.loads((run / "best" / "config.json").read_text())["model_type"].removeprefix("trellis_")
+    about = json.loads((run / "best" / "config.json").read_text())
+    kind = about.get("trellis", about)["model_type"].removeprefix("trellis_")
     assert f"of kind {kind}, which cannot say this: give an HMM" in capsys.readouterr().err
 
 

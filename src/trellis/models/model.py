@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,10 @@ class Model(nn.Module):
     def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
         """A fresh model to learn this text; most kinds do not look at it before they learn."""
         return cls(config, seed)
+
+    def transformers_config(self) -> dict[str, Any]:
+        """Its shape in the words of the transformers library, if that loads its folder too; most kinds have none."""
+        return {}
 
     def save_pretrained(self, folder: str | PathLike[str], tokenizer: storage.Savable | None = None) -> None:
         """Write `config.json`, `model.safetensors` and the tokenizer, all or nothing."""

@@ -48,7 +48,7 @@ def load_pretrained(name: str | PathLike[str], device: torch.device | None = Non
     """Read a model, named as for `load_model`, and its tokenizer, refusing a pair that does not belong together."""
     folder = storage.model_folder(name)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    told = storage.read_json(folder / "config.json").get("tokenizer")
+    told = storage.read_about(folder).get("tokenizer")
     if tokenizer.vocab_size > model.config.vocab_size or told not in (None, tokenizer.fingerprint()):
         raise TrellisError(f"the tokenizer in {folder} is not the one its model was trained with: restore it.")
     return Pretrained(folder, model.eval().to(device), tokenizer)

@@ -27,6 +27,7 @@ KINDS = {
     "feed_forward": Kind("feed_forward", "FeedForwardConfig", "FeedForward"),
     "lstm": Kind("lstm", "LSTMConfig", "LSTM"),
     "awd_lstm": Kind("lstm", "AWDLSTMConfig", "AWDLSTM"),
+    "transformer": Kind("transformer", "TransformerConfig", "Transformer"),
     "hmm_rnn": Kind("hmm_rnn", "HMMRNNConfig", "HMMRNN"),
 }
 

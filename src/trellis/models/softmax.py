@@ -25,16 +25,21 @@ class TiedWords(nn.Module):
         return functional.embedding(ids, self.vectors)
 
     def log_probs(self, hidden_NR: Tensor, ids_N: Tensor) -> Tensor:
-        """log softmax(vectors · hidden + bias) of one word each, N; the logits of all words are a passing matter.
+        """log softmax(vectors · hidden + bias) of one word each, N."""
+        return word_log_probs(hidden_NR, self.vectors, self.bias, ids_N)
 
-        Where products may be in bf16, those of the normaliser are, and the words' own logits are not.
-        """
-        if usable(hidden_NR, self.vectors):
-            logit_N = (hidden_NR * self.read(ids_N)).sum(1) + self.bias[ids_N]
-            return logit_N - log_totals(hidden_NR, self.vectors, self.bias)
-        pieces = zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
-        return torch.cat([-functional.cross_entropy(self.logits(part), ids, reduction="none") for part, ids in pieces])
 
-    def logits(self, hidden_NR: Tensor) -> Tensor:
-        """vectors · hidden + bias, N×V."""
-        return functional.linear(hidden_NR, self.vectors, self.bias)
+def word_log_probs(hidden_NR: Tensor, vectors_VR: Tensor, bias_V: Tensor | None, ids_N: Tensor) -> Tensor:
+    """log softmax(vectors · hidden + bias) of one word each, N; the logits of all words are a passing matter.
+
+    Where products may be in bf16, those of the normaliser are, and the words' own logits are not.
+    """
+    if usable(hidden_NR, vectors_VR):
+        logit_N = (hidden_NR * functional.embedding(ids_N, vectors_VR)).sum(1)
+        logit_N = logit_N if bias_V is None else logit_N + bias_V[ids_N]
+        return logit_N - log_totals(hidden_NR, vectors_VR, bias_V)
+    scores = [
+        -functional.cross_entropy(functional.linear(part_NR, vectors_VR, bias_V), part_N, reduction="none")
+        for part_NR, part_N in zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
+    ]
+    return torch.cat(scores)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 2  # HMMs of format 1 had other parts; a model of any other kind is the same in both
 RUN_FILE = "config.yaml"  # a run's settings, in its folder; the run's best model so far lies beside it in `best`
 OURS = "trellis_"  # begins the model_type of every kind of model here, and the kind's name ends it
+NESTED = "trellis"  # holds what Trellis knows of a model whose config.json is otherwise that of another library
 
 Config = TypeVar("Config", bound="ModelConfig")
 
@@ -52,7 +53,7 @@ def _refuse_other_contents(folder: Path) -> None:
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     try:
-        ours = str(read_json(folder / "config.json").get("model_type")).startswith(OURS)
+        ours = str(read_about(folder).get("model_type")).startswith(OURS)
     except TrellisError:
         ours = False
     if not ours:
@@ -66,6 +67,8 @@ def write(model: Model, folder: Path, tokenizer: Savable | None) -> None:
     if tokenizer is not None:
         tokenizer.save(folder)
         about["tokenizer"] = tokenizer.fingerprint()
+    if theirs := model.transformers_config():
+        about = theirs | {NESTED: about}
     (folder / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     write_tensors(folder / "model.safetensors", tensors_of(model))
 
@@ -103,6 +106,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_about(folder: Path) -> dict[str, Any]:
+    """What Trellis wrote of a model in its `config.json`."""
+    about = read_json(folder / "config.json")
+    nested = about.get(NESTED)
+    return nested if isinstance(nested, dict) else about
+
+
 def model_folder(name: str | PathLike[str]) -> Path:
     """The folder of a saved model or a checkpoint as it is; of a run, that of its best model so far."""
     folder = Path(name)
@@ -119,7 +129,7 @@ def model_folder(name: str | PathLike[str]) -> Path:
 
 def kind_of(folder: Path) -> str:
     """The kind of a saved model; an HMM of an older layout is refused."""
-    about = read_json(folder / "config.json")
+    about = read_about(folder)
     model_type = str(about.get("model_type"))
     if not model_type.startswith(OURS):
         raise TrellisError(f"{folder} holds a model of another kind: Trellis reads only its own.")
@@ -137,7 +147,7 @@ def load(folder: str | PathLike[str], config: type[Config]) -> tuple[Config, dic
     kind = kind_of(Path(folder))
     if kind != config.kind:
         raise TrellisError(f"{folder} holds a model of another kind, {kind} and not {config.kind}: use load_model.")
-    about = read_json(Path(folder) / "config.json")
+    about = read_about(Path(folder))
     if about.pop("format", None) not in (1, FORMAT):
         raise TrellisError(f"{folder} was written by another version of Trellis: save it again with that version.")
     known = {name: value for name, value in about.items() if name not in ("model_type", "tokenizer")}
