@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from trellis.distillation.settings import Distilled, DistillSettings
 from trellis.models import HMM, HMMConfig
 from trellis.models.model import Model
 from trellis.models.supports import partition
@@ -60,6 +61,14 @@ def some_labels(ids: IdFile, states: int = STATES, block_V: torch.Tensor | None 
     return np.where(rng.random(len(ids)) < 2 / 3, label_N, -1)
 
 
+def taught(labels: np.ndarray, states: int = STATES, **changes: Any) -> Distilled:
+    """What a teacher of three dimensions might say of a text, with these labels; the joint phase is about 5 updates."""
+    rng = np.random.default_rng(6)
+    centroids_SR, head_VR = rng.normal(size=(states, 3)), rng.normal(size=(WORDS.vocab_size, 3))
+    settings = DistillSettings(teacher="a teacher", **({"tokens": 110} | changes))
+    return Distilled(settings, labels, centroids_SR.astype(np.float32), head_VR.astype(np.float32))
+
+
 def make_model(seed: int) -> HMM:
     return HMM(HMMConfig(WORDS.vocab_size, STATES), seed=seed)
 
@@ -97,12 +106,16 @@ def run(
     valid: bool = True,
     make: Callable[[int], Model] = make_model,
     labels: np.ndarray | None = None,
+    distilled: Distilled | None = None,
 ) -> Trained:
     """Train in `folder/run` on texts cached beside it; with the joint objective, on some labels if none are given."""
     learnt, held_out = text(folder / "cache"), text(folder / "cache", 8, seed=1) if valid else None
     if labels is None and chosen.objective == "joint":
         labels = some_labels(learnt)
-    return train(make, WORDS, learnt, held_out, chosen, folder / "run", resume=resume, quiet=True, labels=labels)
+    return train(
+        make, WORDS, learnt, held_out, chosen, folder / "run", resume=resume, quiet=True, labels=labels,
+        distilled=distilled,
+    )  # fmt: skip
 
 
 def diary(folder: Path) -> list[dict[str, float]]:

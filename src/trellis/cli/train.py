@@ -15,7 +15,8 @@ from trellis.progress import short_number, short_time
 
 if TYPE_CHECKING:
     from trellis.config import RunConfig
-    from trellis.models.model import Model
+    from trellis.distillation import Distilled
+    from trellis.models.model import Model, ModelConfig
     from trellis.text import IdFile
     from trellis.text.sources import Texts
     from trellis.training import Trained
@@ -55,8 +56,9 @@ def run(
     from trellis.training.device import choose_device
     from trellis.training.precision import check_precision
 
-    config = _configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
+    config = configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
     check_precision(config.training.precision, choose_device(config.training.device))
+    _check_distillation(config)
     ours = _check_folder(config, resume)
     texts = prepare_texts(config.data, quiet=not chief())
     shape = config.with_vocabulary(texts.tokenizer.vocab_size)
@@ -69,9 +71,10 @@ def run(
             save(config, config.folder / RUN_FILE)
         _announce(config, texts)
     try:
+        distilled = _distilled(config, shape, texts)
         trained = train(
             make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
-            labels=texts.labels,
+            labels=texts.labels, distilled=distilled,
         )  # fmt: skip
     except Stopped as stopped:
         if chief():
@@ -81,7 +84,7 @@ def run(
         _report(config, trained, json)
 
 
-def _configure(arguments: list[str], data_dir: str | None) -> RunConfig:
+def configure(arguments: list[str], data_dir: str | None) -> RunConfig:
     """Tell the config file from the overrides, and build the configuration."""
     from trellis.config import load
     from trellis.models.storage import RUN_FILE
@@ -121,6 +124,44 @@ def _check_folder(config: RunConfig, resume: bool) -> bool:
     if resume and not begun and chief():
         say(f"nothing to resume in {folder}: starting from the beginning")
     return known or not begun
+
+
+def _check_distillation(config: RunConfig) -> None:
+    """Refuse, before any slow work, distillation without a teacher, or a teacher without distillation."""
+    from trellis.distillation import DistillSettings
+    from trellis.models.hmm_config import HMMConfig
+
+    if config.training.init != "distill":
+        for field in dataclasses.fields(DistillSettings):
+            if (value := getattr(config.distill, field.name)) != field.default:
+                raise TrellisError(
+                    f"distill.{field.name}={value} is for distillation: set training.init=distill, or leave it out."
+                )
+        return
+    if config.distill.teacher is None:
+        raise TrellisError("training.init=distill needs a teacher: set distill.teacher to a model's folder.")
+    if not isinstance(config.model, HMMConfig):
+        raise TrellisError(
+            f"distillation is for models with hidden states, not {config.model.kind}: set training.init=random."
+        )
+    if config.data.labels is not None:
+        raise TrellisError("training.init=distill learns from labels of its own: leave out data.labels.")
+
+
+def _distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled | None:
+    """What the teacher says of the training text, if there is one; found once and kept."""
+    if config.training.init != "distill":
+        return None
+    from trellis.distillation import distill
+    from trellis.models.hmm_config import HMMConfig
+    from trellis.models.supports import support_of
+
+    assert isinstance(shape, HMMConfig)
+    support = support_of(shape, texts.train, texts.tokenizer, config.training.seed)
+    return distill(
+        config.distill, texts.train, texts.tokenizer, shape.states, support, data_dir=config.data.data_dir,
+        quiet=not chief(),
+    )  # fmt: skip
 
 
 def _announce(config: RunConfig, texts: Texts) -> None:

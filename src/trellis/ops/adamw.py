@@ -21,7 +21,7 @@ FUSED = ("cpu", "cuda")  # devices on which PyTorch's fused step is sure to exis
 
 @dataclass
 class AdamSteps:
-    """What the steps of all parameters have in common, and how many have begun."""
+    """What the steps of a parameter have in common, and how many have begun."""
 
     betas: tuple[float, float]  # how much of the moments of the gradient and of its square is kept
     decay: float  # decoupled weight decay, times the learning rate

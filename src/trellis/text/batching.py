@@ -40,7 +40,8 @@ class Batch:
 class _Batching(ABC):
     """What both ways share: the corpus, the share of one process, and resuming in mid-epoch.
 
-    `batch_size` is the whole batch of all `world` processes; `rank` takes its own contiguous rows of it.
+    `batch_size` is the whole batch of all `world` processes; `rank` takes its own contiguous rows of it. With
+    `labelled_first`, what carries labels, if only for some of its tokens, comes before the rest in the first epoch.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class _Batching(ABC):
         rank: int = 0,
         world: int = 1,
         labels: NDArray[Any] | None = None,
+        labelled_first: bool = False,
     ) -> None:
         if isinstance(ids, IdFile) and documents is None:
             documents = ids.documents
         self.ids = ids.ids if isinstance(ids, IdFile) else ids
         self.ends = _check_documents(documents, len(ids))
         self.batch_size, self.length, self.shuffle, self.seed = batch_size, length, shuffle, seed
-        self.rank, self.world, self.labels = rank, world, labels
+        self.rank, self.world, self.labels, self.labelled_first = rank, world, labels, labelled_first
         if labels is not None and labels.shape != (len(ids),):
             raise TrellisError(
                 f"There are {' × '.join(map(str, labels.shape))} labels for {len(ids)} tokens; give one state a token, "
@@ -105,7 +107,17 @@ class _Batching(ABC):
             epoch, step = epoch + 1, 0
 
     def _permutation(self, size: int, epoch: int) -> Offsets:
+        if not self.shuffle:
+            return np.arange(size)
         return np.random.default_rng((self.seed, epoch)).permutation(size)
+
+    def _labelled(self, begins: Offsets, epoch: int) -> NDArray[np.bool_] | None:
+        """Which parts of the text, by where they begin, carry a label; None in an epoch where that does not matter."""
+        if self.labels is None or not self.labelled_first or epoch > 0:
+            return None
+        labelled = np.diff(begins, append=len(self.ids)) > 0  # an empty document has no tokens, and so no labels
+        labelled[labelled] = np.maximum.reduceat(self.labels, begins[labelled]) >= 0
+        return labelled
 
     def _share(self, rows: int) -> slice:
         return slice(self.rank * rows // self.world, (self.rank + 1) * rows // self.world)
@@ -121,7 +133,8 @@ class Streams(_Batching):
     Documents are shuffled every epoch, joined, and cut into `batch_size` streams whose lengths differ by at
     most one, the longer first. When only the longer streams reach the last batch, it has only their rows: row
     b still goes on from row b, and the state of the rows past the end is to be dropped. Without `documents`
-    the ids are one document, and shuffling has nothing to move.
+    the ids are one document, and shuffling has nothing to move. Where labelled documents come first, every stream
+    begins with its share of them.
     """
 
     @property
@@ -134,11 +147,20 @@ class Streams(_Batching):
         """Where each document ends once shuffled, and how far from there its tokens lie in the file."""
         begins = np.concatenate([[0], self.ends[:-1]])
         lengths = self.ends - begins
-        if self.shuffle:
-            order = self._permutation(len(lengths), epoch)
-            begins, lengths = begins[order], lengths[order]
+        order = self._permutation(len(lengths), epoch)
+        if (labelled := self._labelled(begins, epoch)) is not None:
+            order = self._dealt(order, lengths, labelled)
+        begins, lengths = begins[order], lengths[order]
         new_ends = np.cumsum(lengths)
         return new_ends, begins - (new_ends - lengths)
+
+    def _dealt(self, order: Offsets, lengths: Offsets, labelled: NDArray[np.bool_]) -> Offsets:
+        """This order of documents, dealt to the streams: to each as many labelled tokens, then as many others."""
+        others, lengths, stream = ~labelled[order], lengths[order], np.empty_like(order)
+        for these in (~others, others):
+            before = np.cumsum(lengths[these]) - lengths[these]
+            stream[these] = before * self.batch_size // max(1, int(lengths[these].sum()))
+        return order[np.lexsort((others, stream))]
 
     def _batch(self, order: tuple[Offsets, Offsets], step: int) -> Batch:
         rows = np.arange(self.batch_size)[self._share(self.batch_size)]
@@ -171,7 +193,9 @@ class Windows(_Batching):
         return -(-len(self.ids) // self.length)
 
     def _order(self, epoch: int) -> Offsets:
-        return self._permutation(self._windows, epoch) if self.shuffle else np.arange(self._windows)
+        order = self._permutation(self._windows, epoch)
+        labelled = self._labelled(np.arange(self._windows) * self.length, epoch)
+        return order if labelled is None else order[np.argsort(~labelled[order], kind="stable")]
 
     def _batch(self, order: Offsets, step: int) -> Batch:
         whole = order[step * self.batch_size : (step + 1) * self.batch_size]

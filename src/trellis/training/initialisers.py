@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from trellis.distillation.settings import Distilled
 from trellis.errors import TrellisError
+from trellis.models import HMM
 from trellis.models.model import Model
 
 
@@ -16,6 +18,7 @@ class Beginning(NamedTuple):
     seed: int  # of the run
     restarts: int  # training.restarts
     trial: Callable[[int], float | None]  # validation perplexity after a short run from a seed; None: no such text
+    distilled: Distilled | None = None  # what a teacher says of the text
 
 
 Initialiser = Callable[[Beginning], Model]
@@ -35,4 +38,16 @@ def restarts(beginning: Beginning) -> Model:
     return beginning.make(min(seeds, key=lambda seed: found[seed] or float("inf")))
 
 
-INITIALISERS: dict[str, Initialiser] = {"random": random, "restarts": restarts}
+def distill(beginning: Beginning) -> Model:
+    """Parameters drawn from the run's seed, to learn from a teacher's labels first."""
+    if beginning.distilled is None:
+        raise TrellisError("training.init=distill needs what a teacher says of the text: give distilled=distill(…).")
+    model = beginning.make(beginning.seed)
+    if not isinstance(model, HMM):
+        raise TrellisError(
+            f"distillation is for models with hidden states, not {model.config.kind}: set training.init=random."
+        )
+    return model
+
+
+INITIALISERS: dict[str, Initialiser] = {"random": random, "restarts": restarts, "distill": distill}

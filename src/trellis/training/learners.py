@@ -6,11 +6,13 @@ Both add up what batches teach and then update once; sums over processes are tak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.models import HMM
@@ -21,6 +23,7 @@ from trellis.training.adamw import AdamW
 from trellis.training.distributed import World
 from trellis.training.memory import keep_freed_memory
 from trellis.training.objectives import OBJECTIVES
+from trellis.training.phases import Phase
 from trellis.training.settings import TrainingSettings
 from trellis.training.sgd import SGD
 
@@ -40,6 +43,9 @@ class Learner:
     """
 
     rate = 0.0  # the highest learning rate, or step size
+
+    def enter(self, phase: Phase, frozen: Sequence[nn.Parameter] = ()) -> None:
+        """Learn as this phase says from here on; these parameters stay as they are meanwhile."""
 
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add what a batch teaches."""
@@ -85,21 +91,26 @@ class GradientLearner(Learner):
 
     def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
-        self.rate = settings.lr
         self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
         keep_freed_memory()
         self.parameters = list(model.parameters())
-        self.rates = highest_rates(model, settings)
+        self.enter(Phase(settings.objective, settings.lr))
         self.optimizer: AdamW | SGD
         if settings.method == "sgd":
             self.optimizer = SGD(self.parameters, settings.weight_decay)
         else:
             self.optimizer = AdamW(self.parameters, (settings.betas[0], settings.betas[1]), settings.weight_decay)
 
+    def enter(self, phase: Phase, frozen: Sequence[nn.Parameter] = ()) -> None:
+        """Take the phase's objective and rates; frozen parameters count neither in a step nor in clipping."""
+        self.objective, self.rate = OBJECTIVES[phase.objective], phase.lr
+        self.rates = highest_rates(self.model, replace(self.settings, lr=phase.lr))
+        self.frozen = {id(parameter) for parameter in frozen}
+
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add the gradient of the batch's total, up to the constant that `update` takes out."""
         with products_in(self.settings.precision, self.model.device):
-            log_prob_BT, state = OBJECTIVES[self.settings.objective](self.model, batch, state)
+            log_prob_BT, state = self.objective(self.model, batch, state)
             nats = -widened(log_prob_BT).sum()
             # Divided by what the tokens of an update usually are: near its final size, it stays within its precision.
             (nats / self.usual_tokens).backward()
@@ -109,14 +120,16 @@ class GradientLearner(Learner):
     def update(self, tokens: float, multiplier: float) -> None:
         """Sum gradients over processes, make them means, clip, and take a step."""
         # A process whose share of the batch was no rows has nothing to add, but takes part in the sum.
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        self.world.sum_(gradients)
+        moving = [p for p in self.parameters if id(p) not in self.frozen]
+        gradients = {id(p): torch.zeros_like(p) if p.grad is None else p.grad for p in moving}
+        self.world.sum_(gradients.values())
         to_mean = self.usual_tokens / tokens
-        norm = float(torch.nn.utils.get_total_norm(gradients)) * to_mean
+        norm = float(nn.utils.get_total_norm(gradients.values())) * to_mean
         if not math.isfinite(norm):  # before it reaches the parameters, and a checkpoint
             raise TrellisError("the gradient of this update has diverged: lower training.lr.")
         scale = min(1.0, self.settings.clip / (norm + 1e-12)) * to_mean
-        self.optimizer.step(gradients, [rate * multiplier for rate in self.rates], scale)
+        every = [gradients.get(id(p)) for p in self.parameters]
+        self.optimizer.step(every, [rate * multiplier for rate in self.rates], scale)
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -143,13 +156,17 @@ class BaumWelchLearner(Learner):
                 "scalar."
             )
         self.model, self.settings, self.world = model, settings, world
-        self.rate = settings.step_size
+        self.rate, self.objective = settings.step_size, settings.objective
         keep_freed_memory()
         self.counts: list[Tensor] | None = None
 
+    def enter(self, phase: Phase, frozen: Sequence[nn.Parameter] = ()) -> None:
+        """Take the phase's objective; there is no rate but the step size, and there are no embeddings to freeze."""
+        self.objective = phase.objective
+
     def learn(self, batch: Batch, state: Tensor | None) -> Learnt:
         """Add the batch's expected counts."""
-        labels_BT = batch.labels if self.settings.objective == "joint" else None
+        labels_BT = batch.labels if self.objective == "joint" else None
         with products_in(self.settings.precision, self.model.device):
             found = self.model.expected_counts(batch.ids, state, batch.lengths, labels_BT)
         check_possible(found.log_prob_BT)

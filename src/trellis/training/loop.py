@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import FrameType
@@ -20,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trellis.distillation.settings import Distilled
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate, perplexity_of
 from trellis.folders import clear_partial
@@ -33,10 +32,12 @@ from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
 from trellis.training.device import choose_device
 from trellis.training.distributed import World, world
+from trellis.training.fingerprint import fingerprint
 from trellis.training.initialisers import INITIALISERS, Beginning
 from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
 from trellis.training.metrics import Metrics
 from trellis.training.objectives import check_labels
+from trellis.training.phases import Phase, phase_at
 from trellis.training.precision import check_precision
 from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, TrainingSettings
@@ -67,20 +68,22 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     labels: NDArray[Any] | None = None,
+    distilled: Distilled | None = None,
 ) -> Trained:
     """Train a model into `folder`; `make_model` makes a fresh one from a seed.
 
     The folder gets `metrics.jsonl`, `tensorboard/`, `checkpoint-N/` and `best/`. With `resume`, the newest checkpoint
     there goes on and the final weights are those of a run never disturbed. `labels` gives the states of the text's
-    tokens, −1 where they are unknown, to training.objective=joint.
+    tokens, −1 where they are unknown, to training.objective=joint. `distilled` gives what a teacher says of the text to
+    training.init=distill: the run learns from tokens and the teacher's labels first, labelled windows before the
+    others, and after `distilled.settings.tokens` tokens by the objective that was set.
     """
     device = choose_device(settings.device)
     check_precision(settings.precision, device)
     folder = Path(folder)
     if not resume and checkpoints.begun(folder):
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder.")
-    if (labels is None) != (settings.objective != "joint"):
-        raise TrellisError("labels and training.objective=joint belong together: give both or neither.")
+    _check_given(settings, labels, distilled)
     here = world(device)
     trials: list[float] = []  # seconds of each
 
@@ -89,7 +92,7 @@ def train(
         model = make().to(device)
         # Some kinds count or cluster the text here; trials are accounted for by themselves.
         made = time.monotonic() - began - sum(trials[earlier:])
-        texts = _Texts(text, valid, labels)
+        texts = _Texts(text, valid, labels, distilled)
         return _Run(model, tokenizer, texts, settings, folder, here, quiet, made, restart_steps).finish()
 
     def trial(seed: int) -> float | None:
@@ -100,7 +103,7 @@ def train(
         trials.append(time.monotonic() - began)
         return found
 
-    beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial)
+    beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial, distilled)
     return run(lambda: INITIALISERS[settings.init](beginning), folder)
 
 
@@ -110,6 +113,19 @@ class _Texts(NamedTuple):
     train: IdFile
     valid: IdFile | None
     labels: NDArray[Any] | None
+    distilled: Distilled | None
+
+
+def _check_given(settings: TrainingSettings, labels: NDArray[Any] | None, distilled: Distilled | None) -> None:
+    """Refuse labels that nothing was set to use, and settings that want labels which are not there."""
+    if (distilled is None) != (settings.init != "distill"):
+        raise TrellisError("distilled=… and training.init=distill belong together: give both or neither.")
+    if distilled is not None and settings.objective == "joint":
+        raise TrellisError("training.init=distill learns from labels of its own: set training.objective=marginal.")
+    if distilled is not None and distilled.settings.lr is not None and settings.method == "baum_welch":
+        raise TrellisError("distill.lr is a learning rate, which Baum–Welch has none of: leave it out.")
+    if (labels is None) != (settings.objective != "joint"):
+        raise TrellisError("labels and training.objective=joint belong together: give both or neither.")
 
 
 class _Run:
@@ -127,7 +143,9 @@ class _Run:
         made: float,
         restart_steps: int | None = None,
     ) -> None:
-        text, self.valid, labels = texts
+        text, self.valid, labels, self.distilled = texts
+        if self.distilled is not None:
+            labels = self.distilled.labels
         model.train()
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.folder, self.world, self.quiet = folder, here, quiet or not here.chief
@@ -135,6 +153,7 @@ class _Run:
         self.batching = batching(
             text, batch_size=settings.batch_size, length=settings.length, shuffle=settings.shuffle,
             seed=settings.seed, rank=here.rank, world=here.size, labels=labels,
+            labelled_first=self.distilled is not None,
         )  # fmt: skip
         if labels is not None:
             check_labels(model, labels)
@@ -145,20 +164,14 @@ class _Run:
             self.updates = min(restart_steps, self.updates)
         self.validate_every = max(1, round(steps / self.per_update / settings.validations))
         self.learner = _learner(model, settings, here)
+        self.phase: Phase | None = None
         counted = type(self.learner) is Learner  # there is nothing to learn
         self.updates = 0 if counted else self.updates
         self.schedule = Schedule(settings, self.updates)
         self.state: Tensor | None = None
         tokens = len(text) if counted else 0
-        self.place = Place(0, 0, tokens, made, None, self.schedule.state(), self._fingerprint(text))
-
-    def _fingerprint(self, text: IdFile) -> str:
-        """What must be the same for a checkpoint to go on: all but how often to look and save."""
-        told = asdict(replace(self.settings, keep=1, checkpoint_every=1, device="auto"))
-        valid = self.valid.meta.content_hash if self.valid else None
-        model = [self.model.config.kind, asdict(self.model.config)]
-        about = [told, model, asdict(text.meta), valid, self.updates, _digest(self.batching.labels)]
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+        run = fingerprint(settings, model, text, self.valid, self.updates, labels, self.distilled)
+        self.place = Place(0, 0, tokens, made, None, self.schedule.state(), run)
 
     def finish(self) -> Trained:
         """Go on from the newest checkpoint, if any, to the end."""
@@ -196,10 +209,12 @@ class _Run:
                 loss, tokens, seconds, stopping = self._update(batches, stop, bar)
                 update = self.place.update
                 if metrics:
-                    rate = self.learner.rate * self.schedule.at(update - 1)
+                    rate, joint = self.learner.rate * self.schedule.at(update - 1), self._joint
+                    phase = {} if joint is None else {"joint": float(joint)}
                     metrics.write(
-                        update, loss=loss, rate=rate, tokens=self.place.tokens, tokens_per_second=tokens / seconds
-                    )
+                        update, loss=loss, rate=rate, tokens=self.place.tokens, tokens_per_second=tokens / seconds,
+                        **phase,
+                    )  # fmt: skip
                 last = update == self.updates
                 if last or update % self.validate_every == 0:
                     self._validate(metrics)
@@ -223,6 +238,8 @@ class _Run:
         """Learn from the batches of one update, and make it: its mean loss, tokens, seconds, and whether to stop."""
         began, nats, tokens = time.monotonic(), 0.0, 0
         self.model.train()
+        self._enter_phase()
+        named = {None: "perplexity", True: "joint perplexity", False: "marginal perplexity"}[self._joint]
         for number in range(self.place.step, self.place.step + self.per_update):
             batch = next(batches)
             if len(batch.ids) == 0:
@@ -231,7 +248,7 @@ class _Run:
             with _chance(self.settings.seed, number, self.model.device):
                 learnt = self.learner.learn(batch.to(self.model.device), state)
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
-            bar.advance(learnt.tokens * self.world.size, status=f"perplexity {perplexity_of(nats / tokens):.1f}")
+            bar.advance(learnt.tokens * self.world.size, status=f"{named} {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
         self.learner.update(everyones, self.schedule.at(self.place.update))
         seconds = time.monotonic() - began
@@ -243,6 +260,18 @@ class _Run:
             seconds=self.place.seconds + seconds,
         )
         return nats / everyones, int(everyones), seconds, stopping > 0
+
+    def _enter_phase(self) -> None:
+        """Tell the learner if the next update begins another phase."""
+        phase = phase_at(self.place.tokens, self.settings, self.distilled.settings if self.distilled else None)
+        if phase != self.phase:
+            self.phase = phase
+            self.learner.enter(phase)
+
+    @property
+    def _joint(self) -> bool | None:
+        """Whether a distilled run learns from labels at present; None of a run that has one phase."""
+        return None if self.distilled is None or self.phase is None else self.phase.objective == "joint"
 
     def _validate(self, metrics: Metrics | None) -> None:
         """Measure on validation text, and keep the model if it is the best so far; with none, keep the last."""
@@ -272,13 +301,6 @@ class _Run:
         if self.world.chief:
             learner, keep = self.learner.tensors(), self.settings.keep
             checkpoints.save(self.folder, self.model, self.tokenizer, self.place, learner, state, keep)
-
-
-def _digest(labels: NDArray[Any] | None) -> str | None:
-    """Hash of a text's labels, whatever type of number they are kept as."""
-    if labels is None:
-        return None
-    return hashlib.sha256(np.asarray(labels, dtype=np.int64).tobytes()).hexdigest()
 
 
 def _learner(model: Model, settings: TrainingSettings, here: World) -> Learner:

@@ -43,7 +43,9 @@ class TrainingSettings:
     smoothing: float = 1e-3  # Baum–Welch: added to every count, so that no probability locks at zero
 
     objective: str = "marginal"  # likelihood of the tokens, or of tokens and given states (data.labels): joint
-    init: str = "random"  # the first parameters: random, or restarts (the best of several seeds on validation text)
+    init: str = (
+        "random"  # random, restarts (the best of several seeds on validation text), distill (from distill.teacher)
+    )
     restarts: int | None = None  # init=restarts: seeds to try; by default 5
     restart_steps: int = 100  # init=restarts: updates each of them gets before the choice, at most those of the run
 

@@ -17,9 +17,11 @@ class SGD:
         self.parameters, self.decay = list(parameters), decay
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], rates: Sequence[float], scale: float = 1.0) -> None:
+    def step(self, gradients: Sequence[Tensor | None], rates: Sequence[float], scale: float = 1.0) -> None:
         """Move each parameter, at a learning rate of its own, by gradients that count `scale` times."""
         for parameter, gradient, rate in zip(self.parameters, gradients, rates, strict=True):
+            if gradient is None:  # which stays as it is
+                continue
             if self.decay:
                 parameter.mul_(1.0 - rate * self.decay)
             parameter.add_(gradient, alpha=-rate * scale)
