@@ -19,7 +19,7 @@ def test_help_does_not_wait_for_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "score", "decode", "sample", "inspect"])
+@pytest.mark.parametrize("command", ["prepare", "distill", "train", "evaluate", "score", "decode", "sample", "inspect"])
 def test_every_command_explains_itself_with_an_example(capsys, command):
     out = done(capsys, command, "--help")
     assert "Example" in out

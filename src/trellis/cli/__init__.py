@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from trellis.cli import cluster, decode, doctor, evaluate, export, inspect, prepare, sample, score, train
+from trellis.cli import cluster, decode, distill, doctor, evaluate, export, inspect, prepare, sample, score, train
 from trellis.cli.terminal import say
 from trellis.errors import TrellisError
 from trellis.folders import FULL
@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for command in (prepare, train, evaluate, score, decode, sample, inspect, export, cluster, doctor):
+for command in (prepare, distill, train, evaluate, score, decode, sample, inspect, export, cluster, doctor):
     app.command(command.__name__.rpartition(".")[2], epilog=command.EXAMPLE)(command.run)
 
 

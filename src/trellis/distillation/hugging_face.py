@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trellis.distillation.teachers import Source, Teacher, check_layer
+from trellis.distillation.teachers import Source, Teacher, check_layer, no_tokenizer
 from trellis.errors import TrellisError
 from trellis.models.model import drawn_from
 from trellis.text import SubwordTokenizer, Tokenizer, load_tokenizer
@@ -23,6 +23,8 @@ def load(source: Source, layer: int) -> Teacher:
     with _quiet(transformers):
         model = _random(transformers, source) if source.seed is not None else _pretrained(transformers, source)
         tokenizer = _tokenizer(transformers, source)
+    if tokenizer is None and source.seed is None:
+        raise no_tokenizer(source)
     config, body = model.config.get_text_config(), model.base_model.eval()
     head = model.get_output_embeddings()
     at = check_layer(layer, config.num_hidden_layers, source.name)

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from trellis.distillation.teachers import Source, Teacher, check_layer
+from trellis.distillation.teachers import Source, Teacher, check_layer, no_tokenizer
 from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.models.lstm import LSTM
@@ -29,6 +29,9 @@ def load(source: Source, layer: int) -> Teacher:
             f"{folder} holds a model of kind {kind}, which cannot teach: name a transformer or an LSTM as the teacher."
         )
     model = cast(LSTM, load_model(folder) if source.seed is None else _random(folder, kind, source.seed)).eval()
+    tokenizer = load_tokenizer(folder) if (folder / TOKENIZER_FILE).is_file() else None
+    if tokenizer is None and source.seed is None:
+        raise no_tokenizer(source)
     layers = model.recurrence.layers
     at = check_layer(layer, len(layers), source.name)
     width = model.config.width if at == 0 else model.recurrence.widths[at - 1]
@@ -47,7 +50,7 @@ def load(source: Source, layer: int) -> Teacher:
         width=width,
         head_VR=head_VR if head_VR.shape[1] == width else None,
         vocab_size=model.config.vocab_size,
-        tokenizer=load_tokenizer(folder) if (folder / TOKENIZER_FILE).is_file() else None,
+        tokenizer=tokenizer,
         begin=None,
         longest=None,
     )

@@ -121,3 +121,8 @@ def check_layer(layer: int, layers: int, name: str) -> int:
             f"the teacher {name} has no layer {layer}: set distill.layer from 0 (embeddings) to {layers}, or -1 (last)."
         )
     return layer % (layers + 1)
+
+
+def no_tokenizer(source: Source) -> TrellisError:
+    """The sentence about a teacher that has learnt tokens, but does not say which."""
+    return TrellisError(f"the teacher {source.name} has no tokenizer.json: put the one it was trained with beside it.")
