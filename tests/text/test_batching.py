@@ -132,6 +132,65 @@ def test_labels_go_with_their_tokens_to_every_process(kind, world, data):
         assert all(labelled(share) for share in shares)
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_labelled_windows_come_first_in_the_first_epoch(shuffle):
+    """Also one that is labelled only in part; each half in the order that it has without labels."""
+    ids, labels = np.arange(100), np.full(100, -1)
+    labels[[3, 40, 41, 42, 43, 99]] = 7
+    first, plain = (
+        Windows(ids, batch_size=3, length=4, seed=5, shuffle=shuffle, labels=labels, labelled_first=wanted)
+        for wanted in (True, False)
+    )
+    for epoch in range(2):
+        ours, theirs = ([row for batch in some.epoch(epoch) for row in rows(batch)] for some in (first, plain))
+        halves = [[row for row in theirs if bool((labels[row] >= 0).any()) is wanted] for wanted in (True, False)]
+        assert len(halves[0]) == 3
+        assert ours == (halves[0] + halves[1] if epoch == 0 else theirs)
+        assert shuffle is (theirs != sorted(theirs))
+
+
+def test_every_stream_begins_with_its_share_of_labelled_documents():
+    """A hundred documents of ten tokens, a fifth of them labelled: four in each of five streams."""
+    ids, ends = np.arange(1000), np.arange(10, 1001, 10)
+    labels = np.where(np.arange(1000) < 200, 3, -1)
+    batching = Streams(ids, ends, batch_size=5, length=20, seed=1, labels=labels, labelled_first=True)
+    for epoch in range(2):
+        given_BT = torch.cat([batch.labels >= 0 for batch in batching.epoch(epoch)], 1)
+        assert int(given_BT.sum()) == 200
+        assert (int(given_BT[:, :40].sum()) == 200) is (epoch == 0)
+    whole = torch.cat([batch.ids for batch in batching.epoch(0)], 1)
+    assert (whole.view(-1, 10).diff() == 1).all()  # documents stay whole
+    assert whole[:, ::10].flatten().tolist() != sorted(whole[:, ::10].flatten().tolist())  # and are shuffled
+
+
+@given(settings(), st.integers(0, 2), st.integers(0, 2**31))
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_first_changes_the_order_alone(kind, case, epoch, seed):
+    ids, ends, options = case
+    labels = np.where(np.random.default_rng(seed).random(len(ids)) < 0.2, label_of(ids), -1)
+    ours, theirs = (
+        list(kind(ids, ends, **options, labels=labels, labelled_first=wanted).epoch(epoch)) for wanted in (True, False)
+    )
+    found = [sorted(token for batch in some for row in rows(batch) for token in row) for some in (ours, theirs)]
+    assert found[0] == found[1]
+    if epoch > 0:
+        assert all(map(same, ours, theirs))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labelled_ones_first_resume_and_are_shared_as_any_others(kind):
+    ids, ends, labels = np.arange(97), np.array([0, 5, 5, 30, 31, 60, 97]), np.where(np.arange(97) % 9 < 2, 1, -1)
+
+    def made(**options):
+        return kind(ids, ends, batch_size=4, length=5, seed=3, labels=labels, labelled_first=True, **options)
+
+    everything = list(islice(made().batches(), 12))
+    assert all(map(same, everything[3:], islice(made().batches(3), 9)))
+    parts = [list(islice(made(rank=rank, world=2).batches(), 12)) for rank in range(2)]
+    for whole, *shares in zip(everything, *parts, strict=True):
+        assert rows(whole) == [row for share in shares for row in rows(share)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_moves_with_everything_it_has(kind):
     with pretend_device() as device:

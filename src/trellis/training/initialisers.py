@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from trellis.distillation.settings import Distilled
 from trellis.errors import TrellisError
 from trellis.models import HMM
 from trellis.models.model import Model
+from trellis.training.counting import Labelled, begin_with_counts
+from trellis.training.embeddings import begin_with_embeddings
+from trellis.training.objectives import check_labels
+
+
+class Taught(NamedTuple):
+    """What a teacher says of a text, and how the run learns from it."""
+
+    distilled: Distilled
+    ids: NDArray[Any]  # the text's
+    length: int  # training.length
+    smoothing: float  # training.smoothing
 
 
 class Beginning(NamedTuple):
@@ -18,7 +32,7 @@ class Beginning(NamedTuple):
     seed: int  # of the run
     restarts: int  # training.restarts
     trial: Callable[[int], float | None]  # validation perplexity after a short run from a seed; None: no such text
-    distilled: Distilled | None = None  # what a teacher says of the text
+    taught: Taught | None = None  # what a teacher says of the text
 
 
 Initialiser = Callable[[Beginning], Model]
@@ -39,14 +53,19 @@ def restarts(beginning: Beginning) -> Model:
 
 
 def distill(beginning: Beginning) -> Model:
-    """Parameters drawn from the run's seed, to learn from a teacher's labels first."""
-    if beginning.distilled is None:
+    """Parameters drawn from the run's seed, or taken from the teacher, to learn from its labels first."""
+    if beginning.taught is None:
         raise TrellisError("training.init=distill needs what a teacher says of the text: give distilled=distill(…).")
     model = beginning.make(beginning.seed)
     if not isinstance(model, HMM):
         raise TrellisError(
             f"distillation is for models with hidden states, not {model.config.kind}: set training.init=random."
         )
+    distilled, ids, length, smoothing = beginning.taught
+    check_labels(model, distilled.labels)
+    if distilled.settings.counts:
+        begin_with_counts(model, Labelled(ids, distilled.labels, length), smoothing)
+    begin_with_embeddings(model, distilled)
     return model
 
 

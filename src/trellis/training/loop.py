@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from trellis.distillation.settings import Distilled
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate, perplexity_of
 from trellis.folders import clear_partial
-from trellis.models import storage
+from trellis.models import HMM, storage
 from trellis.models.model import Model
 from trellis.models.scorer import carry
 from trellis.models.storage import Savable
@@ -32,8 +32,9 @@ from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
 from trellis.training.device import choose_device
 from trellis.training.distributed import World, world
+from trellis.training.embeddings import taught_embeddings
 from trellis.training.fingerprint import fingerprint
-from trellis.training.initialisers import INITIALISERS, Beginning
+from trellis.training.initialisers import INITIALISERS, Beginning, Taught
 from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
 from trellis.training.metrics import Metrics
 from trellis.training.objectives import check_labels
@@ -103,7 +104,8 @@ def train(
         trials.append(time.monotonic() - began)
         return found
 
-    beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial, distilled)
+    taught = None if distilled is None else Taught(distilled, text.ids, settings.length, settings.smoothing)
+    beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial, taught)
     return run(lambda: INITIALISERS[settings.init](beginning), folder)
 
 
@@ -266,7 +268,14 @@ class _Run:
         phase = phase_at(self.place.tokens, self.settings, self.distilled.settings if self.distilled else None)
         if phase != self.phase:
             self.phase = phase
-            self.learner.enter(phase)
+            self.learner.enter(phase, self._frozen() if phase.frozen else ())
+
+    def _frozen(self) -> list[nn.Parameter]:
+        """Parameters that began as a teacher's vectors."""
+        assert self.distilled is not None
+        assert isinstance(self.model, HMM)
+        states, words = taught_embeddings(self.model, self.distilled.settings)
+        return [*states, *words]
 
     @property
     def _joint(self) -> bool | None:

@@ -40,12 +40,10 @@ class TrainingSettings:
 
     full_batch: bool = False  # Baum–Welch: one update an epoch, from the counts of all of it
     step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ; scheduled like the rate unless full-batch
-    smoothing: float = 1e-3  # Baum–Welch: added to every count, so that no probability locks at zero
+    smoothing: float = 1e-3  # Baum–Welch, distill.counts: added to every count, so that no probability locks at zero
 
     objective: str = "marginal"  # likelihood of the tokens, or of tokens and given states (data.labels): joint
-    init: str = (
-        "random"  # random, restarts (the best of several seeds on validation text), distill (from distill.teacher)
-    )
+    init: str = "random"  # the first parameters: random, restarts (best seed on validation text), distill (a teacher's)
     restarts: int | None = None  # init=restarts: seeds to try; by default 5
     restart_steps: int = 100  # init=restarts: updates each of them gets before the choice, at most those of the run
 
