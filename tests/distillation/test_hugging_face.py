@@ -1,5 +1,6 @@
 """Teachers of the transformers library give the states that the library gives."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -9,11 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from trellis.distillation.reading import same_tokens
 from trellis.distillation.teachers import find_teacher
 from trellis.errors import TrellisError
 from trellis.models.registry import config_class, model_class
 from trellis.text import load_tokenizer
 
+from .gguf_files import write_gguf
 from .makers import load_llama, save_llama
 
 IDS = torch.tensor([[0, 5, 7, 250, 299], [0, 1, 1, 2, 3]])
@@ -130,3 +133,21 @@ def test_the_library_is_loaded_for_teachers_alone_and_its_lack_is_a_sentence(lla
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "TrellisError: a teacher of this kind needs the transformers library: run pip install" in found.stderr
+
+
+def test_a_gguf_file_is_the_model_it_was_written_from(llama, bpe, tmp_path):
+    for package in ("gguf", "accelerate"):
+        pytest.importorskip(package)
+    write_gguf(tmp_path / "it.gguf", load_llama(llama), bpe)
+    teacher, original = (find_teacher(str(place), 0).open(-1) for place in (tmp_path / "it.gguf", llama))
+    torch.testing.assert_close(teacher.states(IDS), original.states(IDS), rtol=1e-4, atol=1e-5)
+    assert same_tokens(teacher, bpe)
+
+
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_a_gguf_file_without_a_package_is_a_sentence(tmp_path, monkeypatch, package):
+    (tmp_path / "it.gguf").write_bytes(b"GGUF")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found("sys"))
+    with pytest.raises(TrellisError, match=rf"needs the package {package}: run pip install 'trellis-lm\[gguf\]'"):
+        find_teacher(str(tmp_path / "it.gguf"), 0).open(-1)

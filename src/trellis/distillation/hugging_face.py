@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from trellis.errors import TrellisError
 from trellis.models.model import drawn_from
 from trellis.text import SubwordTokenizer, Tokenizer, load_tokenizer
 from trellis.text.tokenizer import TOKENIZER_FILE
+
+_FOR_GGUF = ("gguf", "accelerate")  # packages without which transformers reads no such file
 
 
 def load(source: Source, layer: int) -> Teacher:
@@ -69,12 +72,14 @@ def _quiet(transformers: Any) -> Iterator[None]:
 def _pretrained(transformers: Any, source: Source) -> Any:
     """Every weight must come from the files: the library would draw missing ones at random and go on."""
     folder, where = _place(source)
+    if where and (lacking := [name for name in _FOR_GGUF if importlib.util.find_spec(name) is None]):
+        raise TrellisError(
+            f"the teacher {source.name} needs the package {lacking[0]}: run pip install 'trellis-lm[gguf]'."
+        )
     try:
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             folder, **where, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
-    except ImportError as error:
-        raise _needs_more(source, error) from error
     except Exception as error:  # the library and what it calls raise a dozen types for a broken folder
         raise TrellisError(
             f"the teacher {source.name} cannot be loaded ({_first_line(error)}): name a causal model's whole folder."
@@ -156,14 +161,6 @@ def _input_of(module: nn.Module, run: Callable[[], object]) -> Tensor:
     finally:
         hook.remove()
     raise AssertionError("the network did not run this layer")
-
-
-def _needs_more(source: Source, error: ImportError) -> TrellisError:
-    extra = "gguf" if source.path.suffix == ".gguf" else "teachers"
-    return TrellisError(
-        f"the teacher {source.name} needs a library that is not there ({_first_line(error)}): run pip install "
-        f"'trellis-lm[{extra}]'."
-    )
 
 
 def _first_line(error: Exception) -> str:
