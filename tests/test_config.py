@@ -7,6 +7,7 @@ import pytest
 from trellis.config import ANY_VOCABULARY, OLD, RunConfig, as_dict, differences, load, run_of, save
 from trellis.errors import TrellisError
 from trellis.models import HMMConfig
+from trellis.models.hmm_config import budget_of
 from trellis.models.registry import KINDS
 from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
@@ -162,8 +163,21 @@ def test_every_kind_saves_and_loads_as_the_same(kind, tmp_path):
 
 
 def test_every_model_setting_is_open():
-    names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size"} | {"kind"}
+    names = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size", "architecture"} | {"kind"}
     assert set(as_dict(RunConfig())["model"]) == names
+
+
+def test_the_shape_of_a_network_is_no_setting():
+    with pytest.raises(TrellisError, match=r"model\.architecture is found in the network's folder: set model\.network"):
+        load(None, ["model.architecture=llama"])
+
+
+@pytest.mark.parametrize("said", ["4194304", "2^22"])
+def test_a_budget_of_parameters_is_a_number(said, tmp_path):
+    config = load(None, ["model.emission=low_rank", f"model.parameters={said}"])
+    assert budget_of(config.model.parameters) == 2**22
+    save(config, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml").model == config.model
 
 
 @pytest.mark.parametrize(

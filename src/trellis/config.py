@@ -24,6 +24,7 @@ from trellis.training.settings import TrainingSettings
 
 # Stands in for the vocabulary until the tokenizer is known, so that all else is checked at once: no limit is above it.
 ANY_VOCABULARY = 2**31 - 1
+FOUND = {"vocab_size", "architecture"}  # what a model's shape has that no settings say
 # A run may go on with another value of these: they do not touch what it learns.
 FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every", "training.device")
 
@@ -97,8 +98,14 @@ def _old(model: object) -> list[tuple[str, str]]:
     """Settings of an HMM that are of an older layout, and what to write now."""
     if not isinstance(model, Mapping) or model.get("kind", DEFAULT) not in (DEFAULT, "blocked"):
         return []
-    said = [name for key, value in model.items() for name in (f"model.{key}", f"model.{key}={value}")]
+    # model.parameters is a number now, and was a word
+    entries = {key: value for key, value in model.items() if key != "parameters" or _is_word(value)}
+    said = [name for key, value in entries.items() for name in (f"model.{key}", f"model.{key}={value}")]
     return [(name, OLD[name]) for name in said if name in OLD]
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value[:1].isalpha()
 
 
 def run_of(model: Path) -> RunConfig:
@@ -157,7 +164,7 @@ def _known(shape: type[ModelConfig]) -> Iterator[str]:
     """Every setting's dotted name, and those of the groups, for a run with this kind of model."""
     yield from (one.name for one in dataclasses.fields(RunConfig))
     yield from (f"data.{one.name}" for one in dataclasses.fields(DataSettings))
-    yield from (f"model.{one.name}" for one in dataclasses.fields(shape) if one.name != "vocab_size")
+    yield from (f"model.{one.name}" for one in dataclasses.fields(shape) if one.name not in FOUND)
     yield "model.kind"
     yield from (f"training.{one.name}" for one in dataclasses.fields(TrainingSettings))
     yield from (f"distill.{one.name}" for one in dataclasses.fields(DistillSettings))
@@ -169,6 +176,8 @@ def _check_names(values: Mapping[Any, Any], known: list[str], prefix: str = "") 
         name = f"{prefix}{key}"
         if name == "model.vocab_size":
             raise TrellisError("model.vocab_size comes from the tokenizer: set data.vocab_size.")
+        if name == "model.architecture":
+            raise TrellisError("model.architecture is found in the network's folder: set model.network.")
         if name not in known:
             raise TrellisError(f"unknown setting '{name}': {_nearest(name, known)}")
         if isinstance(value, Mapping):
@@ -193,7 +202,8 @@ def _nearest(name: str, known: list[str]) -> str:
 def as_dict(config: RunConfig) -> dict[str, Any]:
     """The configuration with every default filled in, as YAML and JSON take it."""
     values = asdict(dataclasses.replace(config, out=str(config.folder)))
-    del values["model"]["vocab_size"]
+    for name in FOUND & values["model"].keys():
+        del values["model"][name]
     values["model"] = {"kind": config.model.kind, **values["model"]}
     plain: dict[str, Any] = json.loads(json.dumps(values))  # which makes lists of tuples
     return plain

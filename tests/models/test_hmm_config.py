@@ -2,11 +2,12 @@ import pytest
 
 from trellis import TrellisError
 from trellis.models import HMM, HMMConfig
-from trellis.models.hmm_config import LARGEST
+from trellis.models.hmm_config import LARGEST, budget_of
 from trellis.settings import build
 
 from .makers import KINDS, VOCABULARY
 
+NETWORK = {"vocab_size": 10, "emission": "low_rank", "encoder": "mlp"}
 BROWN = {"support": "brown", "states": 24, "blocks": 3, "width": 6}
 
 
@@ -37,6 +38,22 @@ BROWN = {"support": "brown", "states": 24, "blocks": 3, "width": 6}
         ({"vocab_size": 10, "states": 2, "dropout": 0.9}, "would leave no state of the 2 in a block"),
         ({"vocab_size": 10, "dropout": -0.1}, "at least 0 and below 1, not -0.1"),
         ({"vocab_size": 10, "unclustered": "the"}, "for a support of a file"),
+        (NETWORK | {"layers": 0}, "model.layers must be at least 1, not 0"),
+        (NETWORK | {"width": 1}, "model.width must be at least 2"),
+        (NETWORK | {"skip": "inputs"}, "skip' cannot be 'inputs': did you mean 'input'"),
+        (
+            NETWORK | {"encoder": "transformer", "width": 100},
+            "model.width is 100, no multiple of 3 heads: set model.he",
+        ),
+        (NETWORK | {"encoder": "transformer", "width": 8, "heads": 0}, "model.width is 8, no multiple of 0 heads"),
+        (NETWORK | {"encoder": "pretrained"}, "needs a network: set model.network to a model's folder"),
+        (NETWORK | {"encoder": "pretrained", "network": "x", "shared": False}, "one embedding a state: leave model.sh"),
+        (NETWORK | {"network": "x"}, "model.network and model.inputs are for a language model: set encoder=pretrained"),
+        (NETWORK | {"inputs": "text"}, "model.network and model.inputs are for a language model"),
+        (NETWORK | {"inputs": "words"}, "inputs' cannot be 'words': choose from states, text"),
+        (NETWORK | {"parameters": "many"}, "must be a number such as 4194304 or 2.22, not 'many'"),
+        (NETWORK | {"parameters": -4}, "must be a number such as 4194304"),
+        ({"vocab_size": 10, "parameters": 400}, "model.parameters picks the width of vectors: make some part low_rank"),
     ],
 )
 def test_bad_configurations_are_refused(settings, sentence):
@@ -95,6 +112,27 @@ def test_fresh_vectors_have_the_spread_that_was_asked_for():
     assert HMMConfig(10, 16, width=16, emission="low_rank").scale == 0.5
     assert HMMConfig(10, 16, width=16, emission="low_rank", encoder="residual").scale == 0.25
     assert HMMConfig(10, 16, width=16, emission="low_rank", init_scale=3.0).scale == 3.0
+    assert HMMConfig(10, 16, width=16, emission="low_rank", encoder="mlp").scale == 0.25
+    assert HMMConfig(10, 16, width=16, emission="low_rank", encoder="mlp", norm=False).scale == 0.5
+    assert HMMConfig(10, 16, width=32, emission="low_rank", encoder="transformer").scale == 32**-0.5
+
+
+def test_embeddings_are_merged_unless_they_are_a_table():
+    assert not HMMConfig(10, 16).merged
+    assert HMMConfig(10, 16, shared=True).merged
+    assert HMMConfig(10, 16, encoder="mlp").merged
+    assert not HMMConfig(10, 16, encoder="mlp", shared=False).merged
+
+
+@pytest.mark.parametrize(("said", "number"), [(None, None), (500, 500), ("500", 500), ("2^22", 2**22), (" 10^3", 1000)])
+def test_a_budget_is_a_number_or_a_power(said, number):
+    assert budget_of(said) == number
+
+
+@pytest.mark.parametrize(("width", "heads", "found"), [(16, None, 1), (128, None, 4), (128, 8, 8)])
+def test_heads_are_of_32_unless_said_otherwise(width, heads, found):
+    config = HMMConfig(10, 16, width=width, heads=heads, encoder="transformer", emission="low_rank")
+    assert config.attention_heads == found
 
 
 @pytest.mark.parametrize(("dropout", "kept"), [(0.0, 8), (0.5, 4), (0.3, 6), (0.9, 1)])

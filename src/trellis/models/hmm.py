@@ -13,6 +13,7 @@ from trellis.errors import TrellisError
 from trellis.inference import Chain, Filtered, KBest, Paths, Smoothed
 from trellis.inference.chain import check_lengths, scaled
 from trellis.inference.forward import possible
+from trellis.models.budgets import within_budget
 from trellis.models.chains import Asked, chain_of, push_beliefs
 from trellis.models.emissions import EMISSIONS, ScalarEmission
 from trellis.models.encoders import ENCODERS, Picked, Vectors
@@ -87,8 +88,10 @@ class HMM(Model):
             self.register_buffer("block_V", support.block_V)
             self.register_buffer("states_MK", support.states_MK)
         blocks, roles = (1 if support is None else len(support.states_MK)), config.roles()
+        self.config = config = within_budget(config, blocks, self.block_size)
         with drawn_from(seed):
             self.encoder = ENCODERS[config.encoder if roles else "table"](config, blocks, roles)
+            self.config = self.encoder.described(config)
             self.start = STARTS[config.start](config)
             self.transition = TRANSITIONS[config.transition](config, blocks)
             self.emission = EMISSIONS[config.emission](config, self.block_size)
@@ -98,7 +101,9 @@ class HMM(Model):
     def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
         """A fresh model, its words in blocks as the configuration says."""
         assert isinstance(config, HMMConfig)
-        return cls(config, seed, support_of(config, text, tokenizer, seed))
+        model = cls(config, seed, support_of(config, text, tokenizer, seed))
+        model.encoder.begin_with(torch.from_numpy(text.ids[: config.states].astype("int64")))
+        return model
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Parameters of the encoder's networks, which may learn at a rate of their own."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from trellis.errors import TrellisError
 from trellis.models.emissions import EMISSIONS
@@ -29,12 +30,25 @@ class HMMConfig(ModelConfig):
     start: str = "scalar"  # logits of the first state: scalar (free), or low_rank (products of vectors)
     transition: str = "scalar"  # of the next: scalar, low_rank; hierarchical, hierarchical_scalar: block, then state
     emission: str = "scalar"  # of words: scalar or low_rank
-    encoder: str = "table"  # the states' vectors: table (free), residual (networks), factored (half a block's)
+    encoder: str = "table"  # the states' vectors: table (free), or embeddings through networks: residual,
+    # factored (half an embedding is the block's), mlp, transformer, pretrained (a causal language model's layers)
     width: int = 128  # of the vectors
-    shared: bool = False  # table: one vector a state to leave, enter and emit (Lee's merged H), or three
+    parameters: int | str | None = None  # picks the largest width of a model with so many parameters, such as 2^22
+    shared: bool | None = None  # table, mlp, transformer: one embedding a state to leave, enter and emit (Lee's merged
+    # H), or three (split H); by default three of table, one of networks
+    monolithic: bool = False  # mlp, transformer: one network for all roles (Lee's ι), or one a role (ψ)
+    layers: int = 2  # mlp: linear layers; transformer: layers
+    skip: Literal["none", "input", "linear"] = "input"  # mlp: ReLU(Wx), ReLU(Wx) + x, or ReLU(Wx) + Wx
+    relu: bool = True  # mlp: with that ReLU, or without
+    norm: bool = True  # mlp: with a LayerNorm after that, or without
+    heads: int | None = None  # transformer: of attention; by default one for every 32 of the width
+    network: str | None = None  # pretrained: a Hugging Face causal model's folder; random:<folder> with fresh weights
+    inputs: Literal["states", "text"] = "states"  # pretrained: fresh embeddings of states, or those of the text's words
+    architecture: str | None = None  # pretrained: the network's shape, found in its folder when the model is made
     bias: bool = False  # low-rank emission: a bias a word
     dropout: float = 0.0  # share of every block's states left out of a training batch
-    init_scale: float | None = None  # spread of fresh vectors; by default width^-1/4 of tables, width^-1/2 of networks
+    init_scale: float | None = None  # spread of fresh vectors; by default width^-1/2 if networks end in a norm, and
+    # else width^-1/4; embeddings of pretrained have the spread of its own words
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,13 +83,34 @@ class HMMConfig(ModelConfig):
         if self.support == "dense" and self.states > LARGEST:
             raise TrellisError(f"{self.states} states are more than a dense HMM can hold: ask for {LARGEST} at most.")
         if not self.roles():
+            if self.parameters is not None:
+                raise TrellisError("model.parameters picks the width of vectors: make some part low_rank, or leave it.")
             return
+        if self.encoder in ("mlp", "transformer") and self.layers < 1:
+            raise TrellisError(f"model.layers must be at least 1, not {self.layers}.")
+        self._check_network()
+        if budget_of(self.parameters) is None:
+            self._check_width()
+
+    def _check_network(self) -> None:
+        if self.encoder != "pretrained":
+            if self.network is not None or self.inputs != "states":
+                raise TrellisError("model.network and model.inputs are for a language model: set encoder=pretrained.")
+        elif self.network is None:
+            raise TrellisError("model.encoder=pretrained needs a network: set model.network to a model's folder.")
+        elif self.shared is False:
+            raise TrellisError("model.encoder=pretrained has one embedding a state: leave model.shared out.")
+
+    def _check_width(self) -> None:
         if self.encoder == "table" and not 1 <= self.width <= self.states:
             raise TrellisError(
                 f"model.width is {self.width}, but must lie between 1 and the number of states, {self.states}."
             )
         if self.width < 2 and self.encoder != "table":
             raise TrellisError(f"model.width must be at least 2, not {self.width}.")
+        heads = self.attention_heads
+        if self.encoder == "transformer" and (heads < 1 or self.width % heads):
+            raise TrellisError(f"model.width is {self.width}, no multiple of {heads} heads: set model.heads or width.")
 
     def _check_blocks(self) -> None:
         if self.blocks < 1:
@@ -110,8 +145,29 @@ class HMMConfig(ModelConfig):
         return {role for part in parts for role in part.roles}
 
     @property
+    def merged(self) -> bool:
+        """Whether a state has one embedding for all roles."""
+        return self.encoder != "table" if self.shared is None else self.shared
+
+    @property
+    def attention_heads(self) -> int:
+        """Heads of a transformer's attention."""
+        return max(1, self.width // 32) if self.heads is None else self.heads
+
+    @property
     def scale(self) -> float:
-        """The spread of fresh vectors: products of two tables' begin with unit variance."""
+        """The spread of fresh vectors: products of two begin with about unit variance, where a norm makes one unit."""
         if self.init_scale is not None:
             return self.init_scale
-        return float(self.width ** (-0.25 if self.encoder == "table" else -0.5))
+        normed = self.encoder != "table" and (self.encoder != "mlp" or self.norm)
+        return float(self.width ** (-0.5 if normed else -0.25))
+
+
+def budget_of(parameters: int | str | None) -> int | None:
+    """A number of parameters, as a number or as text such as 2^22."""
+    if parameters is None:
+        return None
+    found = re.fullmatch(r"(\d{1,15})(?:\^(\d{1,2}))?", str(parameters).strip())
+    if found is None:
+        raise TrellisError(f"model.parameters must be a number such as 4194304 or 2^22, not {parameters!r}.")
+    return int(int(found[1]) ** int(found[2] or 1))
