@@ -1,4 +1,4 @@
-"""`python -m bench`: race the peers, grow Trellis, train blocked models, compare kernels, and write it all down."""
+"""`python -m bench`: race the peers, grow Trellis, time blocked models, kernels and encoders, and write it all down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import blocked, growth, kernels, machine, report
+from bench import blocked, encoders, growth, kernels, machine, report
 from bench.against import against
 from bench.blocked_problem import BrownTask
 from bench.contenders import DYNAMAX_PLAIN, FAST, SLOW, Entry
@@ -23,7 +23,8 @@ from trellis.progress import Progress
 
 QUICK = tuple(entry for entry in (*FAST, *SLOW) if entry is not DYNAMAX_PLAIN)  # which is the same code again
 DEFAULT_OUT = machine.ROOT / "docs" / "bench"
-PARTS = ("race", "growth", "blocked", "kernels")
+TINY = Problem(states=16, words=50, batch=4, length=8, rank=8)
+PARTS = ("race", "growth", "blocked", "kernels", "encoders")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Plan:
     blocked: blocked.Sizes
     brown: BrownTask
     matches: tuple[kernels.Match, ...]  # native kernels against PyTorch
+    encoders: Problem
     entries: tuple[Entry, ...]
     rounds: int  # turns each fast contender has
     repeats: int  # timed steps at each size of growth and blocked models
@@ -50,6 +52,7 @@ def full(data_dir: str | None = None) -> Plan:
         blocked=blocked.sizes(),
         brown=BrownTask(data_dir=data_dir),
         matches=kernels.matches(),
+        encoders=Problem(words=32_000),
         entries=(*FAST, *SLOW),
         rounds=5,
         repeats=3,
@@ -61,16 +64,17 @@ def full(data_dir: str | None = None) -> Plan:
 def quick(data_dir: str | None = None) -> Plan:
     """The same code in seconds; the figures mean nothing."""
     return Plan(
-        problems=(Problem(states=16, words=50, batch=4, length=8, rank=8),),
+        problems=(TINY,),
         growth=growth.sizes(growth.QUICK_CENTRE, growth.QUICK_AXES),
         blocked=blocked.quick_sizes(),
         brown=BrownTask(clusters=4, data_dir=data_dir, tokens=1000),
         matches=kernels.quick_matches(),
+        encoders=TINY,
         entries=QUICK,
         rounds=1,
         repeats=1,
         wait=0.0,
-        limit=60.0,
+        limit=120.0,
     )
 
 
@@ -106,6 +110,11 @@ def _compare(plan: Plan, patience: Patience, quiet: bool) -> dict[str, Any]:
         return kernels.compare(plan.matches, plan.rounds, plan.limit, patience, _teller(bar))
 
 
+def _encode(plan: Plan, patience: Patience, quiet: bool) -> dict[str, Any]:
+    with Progress("encoders", plan.rounds * encoders.CONTENDERS, unit="turns", quiet=quiet) as bar:
+        return encoders.compare(plan.encoders, plan.rounds, plan.limit, patience, _teller(bar))
+
+
 def _teller(bar: Progress) -> Callable[[str], None]:
     return lambda name: bar.advance(1, name)
 
@@ -119,6 +128,7 @@ def run(plan: Plan, command: str, parts: Sequence[str] = PARTS, quiet: bool = Fa
         "growth": _grow(plan, Patience(plan.wait), quiet) if "growth" in parts else {},
         "blocked": _blocked(plan, Patience(plan.wait), quiet) if "blocked" in parts else None,
         "kernels": _compare(plan, Patience(plan.wait), quiet) if "kernels" in parts else None,
+        "encoders": _encode(plan, Patience(plan.wait), quiet) if "encoders" in parts else None,
     }
     return {
         "command": command,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bench.blocked import BLOCKED
 from bench.contenders import BAUM_WELCH, DYNAMAX, LOW_RANK, TRELLIS, Entry, Task
+from bench.encoders import encoder_entries
 from bench.growth import WARM_UP
 from bench.kernel_tables import problem_title
 from bench.quiet import Patience
@@ -30,6 +31,7 @@ def training_rows(plan: Plan) -> dict[str, list[tuple[Entry, Task]]]:
         "growth": [(TRELLIS, problem) for problem in dict.fromkeys(chain(*plan.growth.values()))],
         "blocked": [(replace(BLOCKED, name=f"{BLOCKED.name}, {p.transition}"), p) for p in chain(*plan.blocked)],
         "kernels": [(entry, match.problem) for match, entry in entries if entry is not DYNAMAX],
+        "encoders": [(entry, plan.encoders) for entry in encoder_entries()],
     }
 
 

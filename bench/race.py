@@ -138,7 +138,7 @@ class Rules:
     after: Callable[[Worker, Lap], None] = lambda worker, lap: None  # with those still alive at the end
 
 
-def _run(laps: list[Lap], task: RaceTask, rules: Rules) -> None:
+def take_turns(laps: list[Lap], task: Task, rules: Rules) -> None:
     """All these contenders at once, taking turns; only one ever computes."""
     with ExitStack() as stack:
         workers = [(Worker(lap.entry, task, rules.limit), lap) for lap in laps]  # which import at the same time
@@ -173,8 +173,8 @@ def race(task: RaceTask, rules: Rules, entries: Iterable[Entry] = (*FAST, *SLOW)
     for lap in laps:
         lap.failure = lap.entry.excuse(task)
     present = [lap for lap in laps if lap.failure is None]
-    _run([lap for lap in present if lap.entry.repeats is None], task, rules)
+    take_turns([lap for lap in present if lap.entry.repeats is None], task, rules)
     for lap in present:
         if lap.entry.repeats is not None:
-            _run([lap], task, replace(rules, rounds=1))
+            take_turns([lap], task, replace(rules, rounds=1))
     return laps

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cells import Results, Row, Sheet
+from bench.encoder_tables import encoder_sheets
 from bench.kernel_tables import blocked_sheets, kernel_sheets
 from bench.plot import plot
 from bench.race_tables import growth_sheets, race_sheets
@@ -22,6 +23,7 @@ def _sheets(results: Results) -> dict[str, list[Sheet]]:
         "growth": growth_sheets(results["growth"]),
         "blocked": blocked_sheets(results["blocked"]) if results.get("blocked") else [],
         "kernels": kernel_sheets(results["kernels"]) if results.get("kernels") else [],
+        "encoders": encoder_sheets(results["encoders"]) if results.get("encoders") else [],
     }
     return {part: sheets for part, sheets in found.items() if sheets}
 
@@ -80,6 +82,14 @@ pairs of blocks that a batch crosses; each is computed once. Up to 2^15 states t
 above, a power of two near √states. Flat transitions stop at 2^15. Each size has a process of its own."""
 
 
+ENCODERS = """\
+Training steps of low-rank HMMs by encoder (vectors 128 wide, float32, clipped AdamW), in turns with the scalar model in
+one run; "× scalar" is the time of a step over that of the scalar one. ψ has a network for each role of a state and ι
+one for all; `pretrained` is a Llama of four layers with random weights. Each model is held to its own log-likelihood in
+double precision. Labelling reads the same windows as the forward pass of its teacher, a Llama of the shape of
+stories15M with random weights, rounds the states to 512 centres and writes the labels."""
+
+
 def _about_kernels(kernels: Results) -> str:
     bare = kernels["bare"]
     if bare.get("level") is None:
@@ -103,6 +113,7 @@ def _part(results: Results, part: str, sheets: list[Sheet]) -> list[str]:
     words = {
         "blocked": lambda: ["## Blocked models", BLOCKED],
         "kernels": lambda: ["## Native kernels", _about_kernels(results["kernels"])],
+        "encoders": lambda: ["## Encoders and teachers", ENCODERS],
     }.get(part, list)()
     level = "###" if words else "##"
     return [*words, *(f"{level} {title}\n\n{_markdown_table(head, rows)}" for title, head, rows in sheets)]

@@ -15,7 +15,7 @@ from trellis.training import TrainingSettings
 from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
 
 
-class _Trellis:
+class Trained:
     """The learner that `trellis train` uses, on one batch again and again."""
 
     def __init__(self, problem: Problem, rows: int, precision: Precision = "float32") -> None:
@@ -51,8 +51,9 @@ class _Trellis:
             self.learner.update(learnt.tokens, 1.0)
 
     def facts(self) -> dict[str, Any]:
-        """Which kernels it uses, what a step must multiply, and where the time of one goes."""
+        """Its size, which kernels it uses, what a step must multiply, and where the time of one goes."""
         return {
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "level": versions.ops.status().level,
             "operations": self.operations(),
             "breakdown": breakdown(self.step),
@@ -64,7 +65,7 @@ class _Trellis:
         return {"recursion": 6.0 * rows * (length - 1) * size.states**2, "products": 0.0}
 
 
-class Scalar(_Trellis):
+class Scalar(Trained):
     """One logit an entry."""
 
     def build(self, problem: Problem) -> HMM:
@@ -86,7 +87,7 @@ class BaumWelch(Scalar):
         return BaumWelchLearner(model, TrainingSettings(method="baum_welch"))
 
 
-class LowRank(_Trellis):
+class LowRank(Trained):
     """Start, transition and emission as products of thin tables."""
 
     def build(self, problem: Problem) -> HMM:

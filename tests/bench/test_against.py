@@ -7,6 +7,7 @@ import pytest
 from bench.__main__ import PARTS, main, quick
 from bench.against import against, told, training_rows
 from bench.contenders import TRELLIS
+from bench.encoders import encoder_entries
 from bench.machine import ROOT
 from bench.problem import Problem
 from bench.worker import ContenderError, Sample, Worker
@@ -61,6 +62,7 @@ def test_every_training_row_is_compared():
         "growth": ["Trellis", "Trellis"],
         "blocked": ["Trellis blocked, hierarchical", "Trellis blocked, flat"],
         "kernels": [f"{model}, {path}, float32" for model in ("low-rank", "blocked") for path in ("native", "PyTorch")],
+        "encoders": [entry.name for entry in encoder_entries()],
     }
 
 
