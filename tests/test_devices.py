@@ -24,7 +24,7 @@ from trellis.models.hmm_rnn import HMMRNN, HMMRNNConfig
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.lstm import AWDLSTM, LSTM, AWDLSTMConfig, LSTMConfig
 from trellis.models.supports import partition, uniform_subsets
-from trellis.models.transformer import Transformer, TransformerConfig
+from trellis.models.transformer import TransformerLM, TransformerLMConfig
 from trellis.training import checkpoints, loop
 
 from . import pretend_device as pretended
@@ -77,7 +77,7 @@ BASELINES = {
     "lstm": lambda seed: LSTM(LSTMConfig(V, width=6), seed),
     "awd_lstm": lambda seed: AWDLSTM(AWDLSTMConfig(V, width=6, hidden=8, layers=2), seed),
     "feed_forward": lambda seed: FeedForward(FeedForwardConfig(V, width=6), seed),
-    "transformer": lambda seed: Transformer(TransformerConfig(V, width=8, layers=2, heads=2, context=4), seed),
+    "transformer": lambda seed: TransformerLM(TransformerLMConfig(V, width=8, layers=2, heads=2, context=4), seed),
     "hmm_rnn": lambda seed: HMMRNN(HMMRNNConfig(V, states=5, width=6), seed),
 }
 

@@ -7,7 +7,7 @@ import torch
 from trellis.errors import TrellisError
 from trellis.models import load_model
 from trellis.models.pretrained import load_pretrained
-from trellis.models.transformer import NOTHING, Transformer, TransformerConfig
+from trellis.models.transformer import NOTHING, TransformerLM, TransformerLMConfig
 from trellis.text import MemoryCorpus, SubwordTokenizer, WordTokenizer, prepare
 
 from .makers import random_ids
@@ -23,8 +23,8 @@ V = 9
 
 def make(context=5, dtype=torch.float64, **shape):
     """A small model, sharp enough that its past matters."""
-    config = TransformerConfig(V, **({"width": 8, "layers": 2, "heads": 2, "begin": 1} | shape), context=context)
-    model = Transformer(config, seed=0).to(dtype)
+    config = TransformerLMConfig(V, **({"width": 8, "layers": 2, "heads": 2, "begin": 1} | shape), context=context)
+    model = TransformerLM(config, seed=0).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -112,7 +112,7 @@ def test_a_seed_decides_the_parameters_and_leaves_the_generator_alone():
     torch.manual_seed(1)
     undisturbed = torch.rand(2)
     torch.manual_seed(1)
-    a, b, c = (Transformer(TransformerConfig(V, width=8, layers=1), seed) for seed in (3, 3, 4))
+    a, b, c = (TransformerLM(TransformerLMConfig(V, width=8, layers=1), seed) for seed in (3, 3, 4))
     assert torch.equal(torch.rand(2), undisturbed)
     assert torch.equal(a.model.embed_tokens.weight, b.model.embed_tokens.weight)
     assert not torch.equal(a.model.embed_tokens.weight, c.model.embed_tokens.weight)
@@ -157,6 +157,7 @@ def test_its_folder_is_one_of_the_transformers_library(tmp_path):
     wanted = logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
     torch.testing.assert_close(model.score(ids)[0], wanted, atol=1e-5, rtol=1e-5)
     assert theirs.config.bos_token_id == 1
+    assert theirs.config.max_position_embeddings >= 512  # so that it may be the network of as many states
     assert sum(p.numel() for p in theirs.parameters()) == sum(p.numel() for p in model.parameters())
 
 
@@ -165,7 +166,7 @@ def test_with_its_tokenizer_the_folder_is_whole_for_both_libraries(tmp_path):
 
     documents = ["the cat saw the milk", "a dog likes a bone"] * 4
     tokenizer = SubwordTokenizer.train_bpe(documents, 300)
-    model = Transformer(TransformerConfig(tokenizer.vocab_size, width=8, layers=1), seed=0)
+    model = TransformerLM(TransformerLMConfig(tokenizer.vocab_size, width=8, layers=1), seed=0)
     model.save_pretrained(tmp_path / "model", tokenizer)
     model.save_pretrained(tmp_path / "model", tokenizer)  # a model makes way for a model
     assert AutoTokenizer.from_pretrained(tmp_path / "model").encode("a cat") == tokenizer.encode("a cat")
@@ -193,7 +194,7 @@ def test_it_begins_as_its_tokenizer_does(words, given, begin, tmp_path, monkeypa
     monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
     tokenizer = WordTokenizer(["<unk>", "<eos>", *words])
     text = prepare(MemoryCorpus("text", ("the cat",)), tokenizer)
-    model = Transformer.for_text(TransformerConfig(4, width=8, layers=1, begin=given), text, tokenizer, seed=0)
+    model = TransformerLM.for_text(TransformerLMConfig(4, width=8, layers=1, begin=given), text, tokenizer, seed=0)
     assert (model.config.begin, model.transformers_config()["bos_token_id"]) == (begin, begin)
 
 
@@ -209,7 +210,7 @@ def test_it_begins_as_its_tokenizer_does(words, given, begin, tmp_path, monkeypa
 )
 def test_shapes_that_cannot_be(shape, said):
     with pytest.raises(TrellisError) as caught:
-        TransformerConfig(V, **shape)
+        TransformerLMConfig(V, **shape)
     assert str(caught.value) == said
 
 
@@ -221,4 +222,4 @@ def test_ids_outside_the_vocabulary_are_refused():
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.models.llama", None)
     with pytest.raises(TrellisError, match=r"run pip install 'trellis-lm\[teachers\]'\.$"):
-        Transformer(TransformerConfig(V))
+        TransformerLM(TransformerLMConfig(V))

@@ -27,7 +27,7 @@ KINDS = {
     "feed_forward": Kind("feed_forward", "FeedForwardConfig", "FeedForward"),
     "lstm": Kind("lstm", "LSTMConfig", "LSTM"),
     "awd_lstm": Kind("lstm", "AWDLSTMConfig", "AWDLSTM"),
-    "transformer": Kind("transformer", "TransformerConfig", "Transformer"),
+    "transformer": Kind("transformer", "TransformerLMConfig", "TransformerLM"),
     "hmm_rnn": Kind("hmm_rnn", "HMMRNNConfig", "HMMRNN"),
 }
 

@@ -26,11 +26,12 @@ from trellis.models.softmax import word_log_probs
 from trellis.text import IdFile, Tokenizer
 
 NOTHING = -1  # in a state, where a window has not begun
+POSITIONS = 2**15  # rotary positions have no table: as a network over an HMM's states it takes more than its context
 BEGINNINGS = ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>")  # spellings of a token that begins a text
 
 
 @dataclass(frozen=True)
-class TransformerConfig(ModelConfig):
+class TransformerLMConfig(ModelConfig):
     """A small Llama."""
 
     kind: ClassVar[str] = "transformer"
@@ -60,13 +61,13 @@ class _Windows(NamedTuple):
     scored_MW: Tensor  # the tokens that this window predicts, for this call; row by row of the batch, in their order
 
 
-class Transformer(Model):
+class TransformerLM(Model):
     """A transformer language model; its state is the tokens so far of each row's window, −1 before them."""
 
-    config: TransformerConfig
-    config_class: ClassVar[type[ModelConfig]] = TransformerConfig
+    config: TransformerLMConfig
+    config_class: ClassVar[type[ModelConfig]] = TransformerLMConfig
 
-    def __init__(self, config: TransformerConfig, seed: int | None = None) -> None:
+    def __init__(self, config: TransformerLMConfig, seed: int | None = None) -> None:
         super().__init__(config)
         shape, network = _llama(config)
         with drawn_from(seed):
@@ -75,7 +76,7 @@ class Transformer(Model):
     @classmethod
     def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
         """A fresh model, which begins texts as this tokenizer's models do."""
-        assert isinstance(config, TransformerConfig)
+        assert isinstance(config, TransformerLMConfig)
         begin = _begin(tokenizer) if config.begin is None else config.begin
         return cls(dataclasses.replace(config, begin=begin), seed)
 
@@ -156,7 +157,7 @@ def _begin(tokenizer: Tokenizer) -> int:
     return 0 if tokenizer.eos_id is None else tokenizer.eos_id
 
 
-def _llama(config: TransformerConfig) -> tuple[Any, type[nn.Module]]:
+def _llama(config: TransformerLMConfig) -> tuple[Any, type[nn.Module]]:
     """The network's shape as transformers describes it, and its class."""
     try:
         from transformers.models.llama import LlamaConfig, LlamaModel
@@ -170,7 +171,7 @@ def _llama(config: TransformerConfig) -> tuple[Any, type[nn.Module]]:
         intermediate_size=32 * -(-config.width // 12),  # 8/3 of the width, in steps that products like
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
-        max_position_embeddings=config.context,
+        max_position_embeddings=max(config.context, POSITIONS),
         tie_word_embeddings=True,
         bos_token_id=config.begin or 0,
         eos_token_id=None,
