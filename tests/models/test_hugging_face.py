@@ -1,6 +1,7 @@
 """Causal transformers as the network of states: read, refused, drawn afresh, and saved with the model."""
 
 import builtins
+import importlib.util
 import json
 import shutil
 
@@ -17,6 +18,7 @@ from trellis.models.hugging_face import load_network, of_shape, shape_of
 from trellis.models.model import drawn_from
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 
+from ..distillation import gguf_files
 from .makers import LOW_RANK, VOCABULARY, assert_same_gradients, gradients, make_kind, random_ids
 from .slow_twin import slow_score
 from .test_networked import check_gradients
@@ -237,6 +239,30 @@ def test_without_the_library_it_says_how_to_get_it(llama, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     refused(llama, r"needs the transformers library: run pip install 'trellis-lm\[teachers\]'")
+
+
+@pytest.mark.parametrize("prefix", ["", "random:"])
+def test_a_gguf_file_is_the_network_it_was_written_from(llama, prefix, tmp_path, monkeypatch):
+    for package in ("gguf", "accelerate"):
+        pytest.importorskip(package)
+    monkeypatch.setattr(gguf_files, "_add_tokenizer", lambda *_: None)
+    gguf_files.write_gguf(tmp_path / "it.gguf", AutoModelForCausalLM.from_pretrained(llama), None)
+    first, second = (HMM(config_of(f"{prefix}{name}"), seed=0) for name in (tmp_path / "it.gguf", llama))
+    shapes = [[p.shape for p in model.encoder.network.parameters()] for model in (first, second)]
+    assert shapes[0] == shapes[1]
+    if not prefix:
+        ids = random_ids(2, 5, VOCABULARY)
+        with torch.no_grad():
+            second.encoder.tables["states"].copy_(first.encoder.tables["states"])
+            assert_close(first.encoder.encode(ids[0]), second.encoder.encode(ids[0]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_a_gguf_file_without_a_package_is_a_sentence(package, tmp_path, monkeypatch):
+    (tmp_path / "it.gguf").write_bytes(b"GGUF")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found("sys"))
+    refused(tmp_path / "it.gguf", rf"needs the package {package}: run pip install 'trellis-lm\[gguf\]'")
 
 
 def test_a_network_may_lie_in_the_data_folder(llama, monkeypatch):

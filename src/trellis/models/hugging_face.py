@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -96,22 +97,30 @@ def _place(name: str) -> tuple[Path, dict[str, str]]:
     if path is None:
         raise TrellisError(f"there is no network {places[0]}: set model.network to the folder of a causal model.")
     if path.suffix == ".gguf":
+        _check_gguf(name)
         return path.parent, {"gguf_file": path.name}
     return storage.model_folder(path), {}
+
+
+def _check_gguf(name: str) -> None:
+    """Both packages are needed by the library, which says so of one at a time, and in many words."""
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise TrellisError(f"the network {name} needs the package {package}: run pip install 'trellis-lm[gguf]'.")
 
 
 def _read_config(transformers: Any, name: str, folder: Path, where: dict[str, str]) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(folder, **where, local_files_only=True)
     except Exception as error:  # the library and what it calls raise a dozen types for a broken folder
-        raise _not_loaded(name, error, where) from error
+        raise _not_loaded(name, error) from error
 
 
 def _fresh(transformers: Any, config: Any, name: str) -> Any:
     try:
         return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     except Exception as error:  # as above
-        raise _not_loaded(name, error, {}) from error
+        raise _not_loaded(name, error) from error
 
 
 def _with_weights(transformers: Any, name: str, folder: Path, where: dict[str, str]) -> Any:
@@ -121,7 +130,7 @@ def _with_weights(transformers: Any, name: str, folder: Path, where: dict[str, s
             folder, **where, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # as above
-        raise _not_loaded(name, error, where) from error
+        raise _not_loaded(name, error) from error
     lacking = sorted([*told["missing_keys"], *(one[0] for one in told["mismatched_keys"])])
     if lacking:
         raise TrellisError(
@@ -131,11 +140,8 @@ def _with_weights(transformers: Any, name: str, folder: Path, where: dict[str, s
     return model
 
 
-def _not_loaded(name: str, error: Exception, where: dict[str, str]) -> TrellisError:
+def _not_loaded(name: str, error: Exception) -> TrellisError:
     why = str(error).strip().partition("\n")[0].rstrip(".")[:200] or type(error).__name__
-    if isinstance(error, ImportError):
-        extra = "gguf" if where else "teachers"
-        return TrellisError(f"the network {name} needs more ({why}): run pip install 'trellis-lm[{extra}]'.")
     return TrellisError(f"the network {name} cannot be loaded ({why}): name the whole folder of a causal model.")
 
 
