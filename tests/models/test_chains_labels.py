@@ -96,6 +96,28 @@ def test_scores_and_gradients_are_those_of_all_paths_that_agree(kind, given):
 
 @every_kind
 @given
+def test_gradients_are_the_slopes_of_the_score(kind, given):
+    """Along a random direction of each parameter, by how much the likelihood of tokens and states rises."""
+    model, ids, step = little(kind), random_ids(6, 4, VOCABULARY), 1e-5
+    labels, generator = labels_for(model, ids, given), torch.Generator().manual_seed(4)
+
+    def total():
+        return model.score(ids, None, LENGTHS, labels_BT=labels)[0].sum()
+
+    for name, grad in gradients(model, total()).items():
+        parameter = model.get_parameter(name)
+        along = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            parameter.add_(step * along)
+            up = total()
+            parameter.sub_(2 * step * along)
+            down = total()
+            parameter.add_(step * along)
+        assert_close((grad * along).sum(), (up - down) / (2 * step), rtol=1e-5, atol=1e-7, msg=name)
+
+
+@every_kind
+@given
 def test_a_state_is_carried_on(kind, given):
     model, ids = little(kind), random_ids(6, 4, VOCABULARY)
     labels = labels_for(model, ids, given)

@@ -33,6 +33,8 @@ SHARED: dict[str, dict[str, Any]] = {
     "joint windows": {"batch_size": 5, "objective": "joint"},
     "joint streams": {"batch_size": 5, "batching": "streams", "objective": "joint"},
     "joint full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "objective": "joint"},
+    "distilled windows": {"batch_size": 5, "init": "distill"},
+    "distilled streams": {"batch_size": 5, "batching": "streams", "init": "distill"},
     "one window": {"batch_size": 2, "length": 1000},  # one process never has anything to do
 }
 STOPPED: dict[str, Any] = {"batch_size": 5, "batching": "streams", "epochs": 3.0}
@@ -108,10 +110,12 @@ def run(
     labels: np.ndarray | None = None,
     distilled: Distilled | None = None,
 ) -> Trained:
-    """Train in `folder/run` on texts cached beside it; with the joint objective, on some labels if none are given."""
+    """Train in `folder/run` on texts cached beside it; where labels are wanted, on some if none are given."""
     learnt, held_out = text(folder / "cache"), text(folder / "cache", 8, seed=1) if valid else None
     if labels is None and chosen.objective == "joint":
         labels = some_labels(learnt)
+    if distilled is None and chosen.init == "distill":
+        distilled = taught(some_labels(learnt))
     return train(
         make, WORDS, learnt, held_out, chosen, folder / "run", resume=resume, quiet=True, labels=labels,
         distilled=distilled,

@@ -108,6 +108,30 @@ def test_a_checkpoint_goes_on(before, after, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters, resumed.parameters, strict=True))
 
 
+def test_a_parameter_without_a_gradient_stays_as_it_is_with_its_moments_and_steps(tmp_path):
+    """As in PyTorch: every third step leaves out every second parameter, and once saved it goes on the same."""
+
+    def left_out(step, i):
+        return step % 3 == 0 and i % 2 == 0
+
+    theirs, ours = some_parameters(), AdamW(some_parameters(), BETAS, 0.1)
+    optimizer = torch.optim.AdamW([{"params": [parameter]} for parameter in theirs], betas=BETAS, weight_decay=0.1)
+    for step in range(30):
+        gradients, (rates, scale) = gradients_of(theirs, step), rates_and_scale(step, theirs)
+        gradients = [None if left_out(step, i) else gradient for i, gradient in enumerate(gradients)]
+        ours.step(gradients, rates, scale)
+        for parameter, gradient, group, rate in zip(theirs, gradients, optimizer.param_groups, rates, strict=True):
+            parameter.grad, group["lr"] = None if gradient is None else gradient * scale, rate
+        optimizer.step()
+        if step == 14:
+            write_tensors(tmp_path / "moments.safetensors", ours.tensors())
+            ours = AdamW(ours.parameters, BETAS, 0.1)
+            ours.restore(read_tensors(tmp_path / "moments.safetensors"))
+    for a, b in zip(ours.parameters, theirs, strict=True):
+        assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert {float(ours.tensors()[f"{i}.step"]) for i in range(len(theirs))} == {20.0, 30.0}
+
+
 def test_moments_of_torch_go_on():
     theirs, state = theirs_after(20, 0.1)
     ours = AdamW(theirs, BETAS, 0.1)

@@ -11,7 +11,7 @@ from trellis.errors import TrellisError
 from trellis.models import HMM, HMMConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import Streams, Windows
-from trellis.training import Stopped, TrainingSettings, loop
+from trellis.training import Stopped, TrainingSettings, loop, train
 from trellis.training.phases import Phase, phase_at
 from trellis.training.schedules import Schedule
 
@@ -196,23 +196,26 @@ TOGETHER = r"^distilled=… and training\.init=distill belong together: give bot
 
 
 @pytest.mark.parametrize(
-    ("changes", "given", "sentence"),
+    ("changes", "sentence"),
     [
-        ({"init": "distill"}, False, TOGETHER),
-        ({}, True, TOGETHER),
-        ({"init": "restarts"}, True, TOGETHER),
+        ({}, TOGETHER),
+        ({"init": "restarts"}, TOGETHER),
         (
             {"init": "distill", "objective": "joint"},
-            True,
             r"^training\.init=distill learns from labels of its own: set training\.objective=marginal\.$",
         ),
-        ({"init": "distill", "method": "baum_welch"}, True, r"^distill\.lr is a learning rate, which Baum–Welch has n"),
+        ({"init": "distill", "method": "baum_welch"}, r"^distill\.lr is a learning rate, which Baum–Welch has n"),
     ],
 )
-def test_what_does_not_belong_together_is_refused_before_anything_is_written(changes, given, sentence, tmp_path):
-    distilled = taught(first_labels(tmp_path), lr=0.1) if given else None
+def test_what_does_not_belong_together_is_refused_before_anything_is_written(changes, sentence, tmp_path):
     with pytest.raises(TrellisError, match=sentence):
-        run(tmp_path, settings(**changes), distilled=distilled)
+        run(tmp_path, settings(**changes), distilled=taught(first_labels(tmp_path), lr=0.1))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_setting_without_a_teacher_is_refused(tmp_path):
+    with pytest.raises(TrellisError, match=TOGETHER):
+        train(make_model, WORDS, text(tmp_path / "cache"), None, settings(**CHOSEN), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -24,6 +24,13 @@ def test_steps_are_those_of_torch(decay):
         assert not a.numel() or not torch.equal(a, start)
 
 
+def test_a_parameter_without_a_gradient_stays_as_it_is():
+    ours = SGD([torch.nn.Parameter(drawn(3)) for _ in range(2)], 0.1)
+    ours.step([None, drawn(3, seed=1)], [0.5, 0.5])
+    assert torch.equal(ours.parameters[0], drawn(3))
+    assert not torch.equal(ours.parameters[1], drawn(3))
+
+
 def test_it_remembers_nothing_and_takes_nothing_up():
     ours = SGD([torch.nn.Parameter(drawn(3))], 0.0)
     ours.restore(ours.tensors())
