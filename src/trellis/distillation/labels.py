@@ -44,10 +44,10 @@ def write(
     began = time.monotonic()
     path = folder / _LABELS
     labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(len(reader.ids),))
-    known = 0 if before is None else min(count, before.about["tokens"]) // reader.window * reader.window
-    if before is not None and before.about["tokens"] >= count:
-        known = count
+    known = 0
     if before is not None:
+        there = before.about["tokens"]
+        known = count if there >= count else there // reader.window * reader.window
         labels[:known] = before.values[:known]
     windows = range(known // reader.window, -(-count // reader.window)) if known < count else range(0)
     with Progress("labelling", count, unit="tok", done=known, quiet=quiet) as bar:
