@@ -20,6 +20,8 @@ if (
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 if TYPE_CHECKING:
+    from trellis.distillation import DistillSettings as DistillSettings
+    from trellis.distillation import distill as distill
     from trellis.errors import TrellisError as TrellisError
     from trellis.evaluation import evaluate as evaluate
     from trellis.models import HMM as HMM
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 # The public names, and where they live. They are fetched when first asked for, because importing PyTorch takes seconds
 # that `trellis --help` need not.
 _NAMES = {
+    "distillation": ("DistillSettings", "distill"),
     "errors": ("TrellisError",),
     "evaluation": ("evaluate",),
     "models": ("HMM", "HMMConfig", "load_model"),

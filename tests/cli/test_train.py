@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 
+import pytest
 import yaml
 
+from trellis.cli import main
 from trellis.models import hmm
 
 from .commands import TINY, call, done
@@ -81,3 +83,65 @@ def test_ctrl_c_stops_with_a_checkpoint_that_other_settings_cannot_take_over(cap
     code, _, err = call(capsys, "train", folder, "--resume", "training.epochs=3")
     assert code == 2
     assert "holds another run, with training.epochs=600" in err
+
+
+# Distillation
+
+
+@pytest.fixture(scope="module")
+def teacher(place, texts):
+    shape = ["model.kind=lstm", "model.width=6", "model.layers=1", *TINY[1:4], "training.lr=0.01"]
+    assert main(["train", *texts, *shape, f"out={place / 'teacher'}"]) == 0
+    return f"distill.teacher={place / 'teacher'}"
+
+
+QUICK = ["training.init=distill", "distill.points=20", "distill.iterations=5", "distill.restarts=1"]
+LOW_RANK = ["model.transition=low_rank", "model.emission=low_rank", "model.width=6"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["distill.counts=true"],
+        ["model.support=brown", "model.blocks=2", "distill.counts=true"],
+        [*LOW_RANK, "distill.centroids=true", "distill.head=true", "distill.frozen=300"],
+        ["training.batching=streams", "model.support=brown", "model.blocks=2", *LOW_RANK],
+        ["training.method=baum_welch"],
+    ],
+    ids=["dense", "blocks", "embeddings", "streams", "Baum-Welch"],
+)
+def test_a_run_begins_with_a_teachers_labels(capsys, texts, teacher, changes, tmp_path):
+    out = tmp_path / "r"
+    done(capsys, "train", *texts, *TINY, *QUICK, teacher, "distill.tokens=640", *changes, f"out={out}")
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    joint = [line["joint"] for line in found if "loss" in line]
+    assert joint == [1.0] * 10 + [0.0] * (len(joint) - 10)  # 64 tokens an update
+    before = {path: path.read_bytes() for path in out.rglob("*.safetensors")}
+    done(capsys, "train", out, "--resume")
+    assert {path: path.read_bytes() for path in out.rglob("*.safetensors")} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["training.init=distill"], "training.init=distill needs a teacher: set distill.teacher to a model's folder."),
+        (
+            ["distill.teacher=x"],
+            "distill.teacher=x is for distillation: set training.init=distill, or leave it out.",
+        ),
+        (["distill.counts=true"], "distill.counts=True is for distillation: set training.init=distill, or leave it"),
+        (
+            ["training.init=distill", "distill.teacher=x", "model.kind=lstm"],
+            "distillation is for models with hidden states, not lstm: set training.init=random.",
+        ),
+        (
+            ["training.init=distill", "distill.teacher=x", "training.objective=joint", "data.labels=x.npy"],
+            "training.init=distill learns from labels of its own: leave out data.labels.",
+        ),
+    ],
+)
+def test_distillation_that_cannot_be_is_refused_before_the_text_is_read(capsys, changes, sentence, tmp_path):
+    shape = [] if "model.kind=lstm" in changes else TINY
+    code, _, err = call(capsys, "train", "data.corpus=nowhere.txt", *shape, *changes, f"out={tmp_path / 'r'}")
+    assert (code, sentence in err) == (2, True), err
+    assert not (tmp_path / "r").exists()

@@ -13,6 +13,7 @@ from .makers import (
     BLOCK_V,
     DENSE,
     KINDS,
+    LOW_RANK,
     RESIDUAL,
     VOCABULARY,
     assert_same_gradients,
@@ -27,6 +28,13 @@ from .slow_twin import slow_tables
 SOME = torch.tensor([[0, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 1, 1, 1]]).bool()
 GIVEN = {"some": SOME, "all": torch.ones_like(SOME), "none": torch.zeros_like(SOME)}
 LENGTHS = torch.tensor([4, 3, 4, 1, 3, 0])
+NETWORKS = {
+    f"{support} {transition} {encoder}": LOW_RANK | {"support": support, "transition": transition, "encoder": encoder}
+    for encoder in ("mlp", "transformer")
+    for support, transition in (("dense", "low_rank"), ("brown", "low_rank"), ("brown", "hierarchical"))
+}
+ALL = KINDS | NETWORKS
+every_kind_and_network = pytest.mark.parametrize("kind", ALL.values(), ids=ALL.keys())
 given = pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN.keys())
 
 
@@ -80,7 +88,7 @@ def brute(model, ids_BT, labels_BT, lengths_B, state=None, missing_BT=None):
     return torch.stack(scores), torch.stack(states)
 
 
-@every_kind
+@every_kind_and_network
 @given
 def test_scores_and_gradients_are_those_of_all_paths_that_agree(kind, given):
     model, ids = little(kind), random_ids(6, 4, VOCABULARY)
@@ -94,7 +102,7 @@ def test_scores_and_gradients_are_those_of_all_paths_that_agree(kind, given):
     assert_same_gradients(gradients(model, (found * weight).sum()), want)
 
 
-@every_kind
+@every_kind_and_network
 @given
 def test_gradients_are_the_slopes_of_the_score(kind, given):
     """Along a random direction of each parameter, by how much the likelihood of tokens and states rises."""

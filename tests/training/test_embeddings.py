@@ -17,6 +17,12 @@ ENCODERS = {
     "table": ({}, {"encoder.tables.leaving", "encoder.tables.entering", "encoder.tables.emitting"}),
     "merged": ({"shared": True}, {"encoder.tables.states"}),
     "residual": ({"encoder": "residual"}, {"encoder.states"}),
+    "mlp": ({"encoder": "mlp"}, {"encoder.tables.states"}),
+    "split mlp": (
+        {"encoder": "mlp", "shared": False},
+        {"encoder.tables.leaving", "encoder.tables.entering", "encoder.tables.emitting"},
+    ),
+    "transformer": ({"encoder": "transformer", "width": 6, "heads": 1}, {"encoder.tables.states"}),
     "factored": ({"encoder": "factored", "width": 6, "support": "brown", "blocks": 2}, {"encoder.states"}),
 }
 every_encoder = pytest.mark.parametrize(("changes", "names"), ENCODERS.values(), ids=ENCODERS.keys())
@@ -31,13 +37,16 @@ def rms(tensor):
     return float(torch.as_tensor(tensor).square().mean().sqrt())
 
 
-def given(**changes):
-    return taught(np.zeros(1, dtype=np.int64), **changes)
+def given(width=3, **changes):
+    distilled = taught(np.zeros(1, dtype=np.int64), **changes)
+    wider = np.random.default_rng(0).normal(size=(STATES, width)).astype(np.float32)
+    return distilled if width == 3 else distilled._replace(centroids_SR=wider)
 
 
 @every_encoder
 def test_states_begin_as_the_centres_in_the_size_of_fresh_ones(changes, names):
-    model, fresh, distilled = make(**changes), make(**changes), given(centroids=True)
+    model, fresh = make(**changes), make(**changes)
+    distilled = given(6 if changes.get("encoder") == "transformer" else 3, centroids=True)
     begin_with_embeddings(model, distilled)
     before, after = dict(fresh.named_parameters()), dict(model.named_parameters())
     assert {name for name in after if not torch.equal(before[name], after[name])} == names
@@ -143,13 +152,9 @@ def test_freezing_is_leaving_out_of_the_optimiser(tmp_path):
         (
             {"width": 2},
             {"centroids": True},
-            r"^the teacher's centres have 3 dimensions and the model's embeddings 2: set model\.width=3, or distill\.p",
+            r"^the teacher's centres have 3 dimensions and the model's embeddings 2: set distill\.pca=2, or model",
         ),
-        (
-            {"width": 4},
-            {"head": True},
-            r"^the teacher's output vectors have 3 .* 4: set model\.width=3, or dis",
-        ),
+        ({"width": 4}, {"head": True}, r"^the teacher's output vectors have 3 .* 4: set distill\.pca=4, or model\.w"),
     ],
 )
 def test_embeddings_that_do_not_fit_are_refused(changes, asked, sentence, tmp_path):

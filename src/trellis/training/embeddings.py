@@ -56,7 +56,8 @@ def _copy(parameter: nn.Parameter, given: NDArray[Any] | None, what: str) -> Non
     if teachers.shape[1] != parameter.shape[1]:
         raise TrellisError(
             f"the teacher's {what} have {teachers.shape[1]} dimensions and the model's embeddings "
-            f"{parameter.shape[1]}: set model.width={teachers.shape[1]}, or distill.pca={parameter.shape[1]}."
+            f"{parameter.shape[1]}: set distill.pca={parameter.shape[1]}, or model.width so that they have "
+            f"{teachers.shape[1]}."
         )
     parameter.copy_(teachers * (_size(parameter) / _size(teachers).clamp_min(1e-12)))
 
