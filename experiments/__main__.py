@@ -15,6 +15,7 @@ from rich.table import Table
 from experiments import rates, smoke
 from experiments.recipes import HERE, Recipe, budget_of, chosen, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
+from experiments.results import value
 from experiments.running import Place, check_code, default_place, state_of, train
 from trellis import TrellisError
 from trellis.config import load
@@ -31,6 +32,7 @@ DataDir = Annotated[
 ]
 Only = Annotated[str | None, typer.Option(metavar="NAME", help="One run of the study. (default: all)")]
 ROOT = HERE.parent
+TESTED = ("chiu.table1", "lee.table1", "lee.table2", "lee.table3", "lee.table4", "lee.full")  # the rest are sweeps
 
 
 def say(message: str) -> None:
@@ -58,13 +60,17 @@ def _run(
         commit_of(ROOT)  # refuse now what could not be recorded later
     if place.budget == "smoke" and data_dir is None:
         smoke.write_texts(place.runs / "data")
+        if name.startswith("lee."):
+            smoke.write_teacher(place.runs / "data")
     ends = [_finish(recipe, name, place) for recipe in recipes]
     if not all(ends):
         raise typer.Exit(1)
 
 
 def _finish(recipe: Recipe, name: str, place: Place) -> bool:
-    """Bring one run to its record; whether it got there."""
+    """Bring one run, and first those that it needs, to its record; whether it got there."""
+    if not all(_finish(one, name, place) for one in recipe.needs):
+        return False
     if rates.unsearched(recipe, place):
         assert recipe.grid is not None
         say(f"{recipe.name}: searching a learning rate")
@@ -101,7 +107,7 @@ def _went_well(name: str, end: str) -> bool:
 def _record_run(run: Path, name: str, place: Place, command: str, code: Path = ROOT) -> None:
     commit = "none: a smoke test" if place.budget == "smoke" else commit_of(code, run)
     command += f" --data-dir DATA --threads {place.threads}"
-    tested = any(recipe.name == name for recipe in study("chiu.table1")(place.budget))  # no other has test figures
+    tested = any(recipe.name == name for one in TESTED for recipe in study(one)(place.budget))
     path = place.result(name)
     say(f"{record(run, path, command=command, threads=place.threads, commit=commit, tested=tested)}")
 
@@ -163,7 +169,7 @@ def _progress(recipe: Recipe, place: Place) -> tuple[str, str, str]:
     state = state_of(recipe, place)
     if state == "recorded":
         result = json.loads(place.result(recipe.name).read_text())
-        return state, f"{result['evaluation']['valid']['stream']['perplexity']:.1f}", short_time(result["seconds"])
+        return state, f"{value(result, 'valid'):.1f}", short_time(result["seconds"])
     found = checkpoints.found(place.runs / recipe.name)
     if not found or state in ("missing", "outdated"):
         return state, "", ""

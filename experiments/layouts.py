@@ -22,6 +22,8 @@ def in_this_layout(config: Settings) -> dict[str, Any]:
 def _model(old: Settings) -> dict[str, Any]:
     if old.get("kind") == "blocked":
         return _blocked(old)
+    if "monolithic" not in old and not old.get("shared"):  # before networks had it too, it was false by default
+        old = _without(old, "shared")
     if "rank" not in old:
         return dict(old)
     return {**_without(old, "rank"), "kind": "hmm", "support": "dense", "width": old["rank"]}

@@ -45,7 +45,7 @@ def draw(drawn: dict[str, Line], along: str, path: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set(xlabel=along, ylabel="validation perplexity")
         axes.legend(fontsize=7)
-        _save(figure, path)
+        save(figure, path)
 
 
 def draw_curves(results: Results, path: Path) -> bool:
@@ -64,10 +64,11 @@ def draw_curves(results: Results, path: Path) -> bool:
                 axes.legend(fontsize=7)
         if not any(axes.lines for axes in figure.axes):
             return False
-        _save(figure, path)
+        save(figure, path)
     return True
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure; drawn again, the file is the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None})  # drawn again, the file is the same
+    figure.savefig(path, dpi=150, metadata={"Software": None})

@@ -23,7 +23,8 @@ class Grid:
 
     name: str  # in the file of rates; recipes may share one
     config: RunConfig  # the short run, complete but for its rate
-    rates: tuple[float, ...]
+    rates: tuple[float, ...]  # from the highest down
+    around: Recipe | None = None  # then whole runs like this one, at halves and doubles around the best
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Recipe:
     label: str  # the row it stands for, as the table's published rows are labelled
     config: RunConfig
     grid: Grid | None = None  # where its learning rate comes from, if it was searched
+    needs: tuple[Recipe, ...] = ()  # runs whose models this one reads: teachers and checkpoints
 
 
 Study = Callable[[Budget], list[Recipe]]  # a table or a figure
@@ -41,9 +43,11 @@ Study = Callable[[Budget], list[Recipe]]  # a table or a figure
 
 def studies() -> dict[str, Study]:
     """Every table and figure by its name on the command line."""
-    from experiments import chiu
+    from experiments import chiu, lee
 
-    return {f"chiu.{study.__name__}": study for study in chiu.STUDIES}
+    return {
+        f"{paper.__name__.rpartition('.')[2]}.{one.__name__}": one for paper in (chiu, lee) for one in paper.STUDIES
+    }
 
 
 def study(name: str) -> Study:

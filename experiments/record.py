@@ -25,6 +25,7 @@ from trellis.training import checkpoints
 # The training text is long: its beginning is enough to show how much a model overfits.
 TRAIN_TOKENS = 100_000
 PROTOCOLS = {"train": ("streams",), "valid": ("stream", "streams"), "test": ("stream", "streams")}
+WINDOWS = {"train": ("windows",), "valid": ("windows",), "test": ("windows",)}  # of those that learn from windows
 UNTESTED = {"train": ("streams",), "valid": ("stream",)}
 
 
@@ -33,8 +34,10 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str, te
 
     Points of a sweep are not `tested`: comparing them is a matter of validation text.
     """
-    protocols = PROTOCOLS if tested else UNTESTED
     config, finished = load(run / "config.yaml"), checkpoints.found(run)
+    protocols = PROTOCOLS if tested else UNTESTED
+    if config.training.batching == "windows":
+        protocols = {split: WINDOWS[split] for split in protocols}
     if not finished:
         raise TrellisError(f"{run} has no checkpoint: train it first.")
     place = json.loads((finished[-1] / "place.json").read_text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import yaml
 from experiments import plots
 from experiments.budgets import SWEEP_EPOCHS
 from experiments.claims import CLAIMS
+from experiments.lee.page import page as lee_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
+from experiments.tables import table
 from trellis import TrellisError
 
 HEAD = """# Results
@@ -82,6 +84,7 @@ def report(experiments: Path, page: Path) -> Path:
     ptb, openmix = ([r for r in loose if r["config"]["data"]["corpus"] == corpus] for corpus in ("ptb", "openmix"))
     lines += [*_dense(ptb, published["dense"]), *_precision(openmix)]
     page.write_text("\n".join(lines), encoding="utf-8")
+    lee_page(budgets, published, page.with_name(f"{page.stem}-lee.md"))
     return page
 
 
@@ -90,7 +93,7 @@ def _claims(budgets: dict[Budget, Results]) -> Iterator[str]:
     for results in budgets.values():
         yield LAPTOP if results.budget == "laptop" else f"\n{PAPER}\n"
         rows = ([claim.text, claim.where, *claim.verdict(results)] for claim in CLAIMS)
-        yield from _table(["claim", "in", "ours", "figures of ours, on validation text"], rows)
+        yield from table(["claim", "in", "ours", "figures of ours, on validation text"], rows)
     yield ""
 
 
@@ -103,7 +106,7 @@ def _study(study: str, results: Results, rows: list[dict[str, Any]], folder: Pat
     shown = ["ms a batch" if column == "milliseconds" else column for column in columns]
     head = ["model", *shown, *(["test, 16 streams"] if study == "chiu.table1" else []), "epochs", "minutes"]
     ours = (_row(study, label, results, theirs, columns) for label in names(study, results.budget))
-    yield from _table([*head, *(f"published {column}" for column in shown)], ours)
+    yield from table([*head, *(f"published {column}" for column in shown)], ours)
     yield ""
     yield from _plot(study, results, rows, folder)
 
@@ -157,10 +160,10 @@ def _dense(results: list[Result], published: dict[str, Any]) -> Iterator[str]:
     yield f"10,000 types; {tokens['valid']} validation and {tokens['test']} test tokens, "
     yield f"{unknown['valid']} and {unknown['test']} of them `<unk>`.\n"
     head = ["model", "parameters", "valid", "test", "test nats", "test, 16 streams", "epochs", "minutes", "command"]
-    yield from _table(head, map(_dense_row, rows))
+    yield from table(head, map(_dense_row, rows))
     yield f"\nPublished, for orientation ({published['cite']}):\n"
     orientation = ([row["label"], row["valid"] or "", row["test"] or ""] for row in published["rows"])
-    yield from _table(["model", "valid", "test"], orientation)
+    yield from table(["model", "valid", "test"], orientation)
     yield ""
 
 
@@ -198,13 +201,5 @@ def _precision(results: list[Result]) -> Iterator[str]:
         ]
         for result in results
     )
-    yield from _table(["products in", "valid", "test", "valid above the best", "ms a batch", "command"], rows)
+    yield from table(["products in", "valid", "test", "valid above the best", "ms a batch", "command"], rows)
     yield ""
-
-
-def _table(head: list[str], rows: Iterable[list[Any]]) -> list[str]:
-    return [
-        f"| {' | '.join(head)} |",
-        f"| {' | '.join('---' for _ in head)} |",
-        *(f"| {' | '.join(map(str, row))} |" for row in rows),
-    ]

@@ -26,6 +26,18 @@ class Results:
         """The run behind a row of a table, if it was recorded."""
         return self.runs.get(names(study, self.budget)[label].name)
 
+    def labels(self, study: str) -> list[str]:
+        """The rows of a study, each once however many seeds it has."""
+        return list(dict.fromkeys(recipe.label for recipe in _recipes(study, self.budget)))
+
+    def rows(self, study: str, label: str) -> list[Result | None]:
+        """The runs behind a row, one a seed; None of those not recorded."""
+        return [self.runs.get(recipe.name) for recipe in _recipes(study, self.budget) if recipe.label == label]
+
+    def values(self, study: str, label: str, what: What) -> list[float | None]:
+        """One figure of every seed of a row; None of those not recorded."""
+        return [None if one is None else value(one, what) for one in self.rows(study, label)]
+
     def value(self, study: str, label: str, what: What) -> float | None:
         """One figure of that run."""
         found = self.row(study, label)
@@ -33,18 +45,23 @@ class Results:
 
 
 @functools.cache
+def _recipes(study: str, budget: Budget) -> list[Recipe]:
+    return studies()[study](budget)
+
+
+@functools.cache
 def names(study: str, budget: Budget) -> dict[str, Recipe]:
     """A study's recipes by label."""
-    return {recipe.label: recipe for recipe in studies()[study](budget)}
+    return {recipe.label: recipe for recipe in _recipes(study, budget)}
 
 
 def value(result: Result, what: What) -> float | None:
-    """One figure of a run: perplexity in one stream (in 16 on training text), parameters, or milliseconds an update."""
+    """One figure of a run: perplexity by its best protocol, parameters, or milliseconds an update."""
     if what in ("parameters", "milliseconds"):
         found: float | None = result.get(what)
         return found
     measured = result["evaluation"].get(what, {})
-    measured = measured.get("stream") or measured.get("streams")
+    measured = next((measured[protocol] for protocol in ("stream", "streams", "windows") if protocol in measured), None)
     return None if measured is None else float(measured["perplexity"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def train(name: str, config: RunConfig, place: Place) -> End:
         save(config, wanted)
         resume = ["--resume"] if checkpoints.begun(folder) else []
         command = [sys.executable, "-m", "trellis", "train", str(wanted), "--json", *resume]
-        code, said = _child([*command, "--threads", str(place.threads)], lock)
+        code, said = _child([*command, "--threads", str(place.threads)], lock, place)
         if code == 0:
             about = {**json.loads(said), "threads": place.threads}
             write_atomically(place.finished(name), json.dumps(about) + "\n")
@@ -109,11 +110,18 @@ def _check_same(folder: Path, config: RunConfig) -> None:
         raise TrellisError(f"{folder} holds another run, with {difference}: move it away or choose another --runs.")
 
 
-def _child(command: list[str], lock: int) -> tuple[int, str]:
-    """Run a command to its end, handing on requests to stop; it keeps the lock for as long as it lives."""
+def _child(command: list[str], lock: int, place: Place) -> tuple[int, str]:
+    """Run a command to its end among the runs, handing on requests to stop; it keeps the lock as long as it lives."""
+    environment = os.environ if place.data_dir is None else {**os.environ, "TRELLIS_DATA": place.data_dir}
     # A session of its own, or Ctrl-C would reach it twice, which is a demand to stop without a checkpoint.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True, pass_fds=(lock,)
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        pass_fds=(lock,),
+        cwd=place.runs,
+        env=environment,
     ) as child:
         with _handing_on(child):
             said, _ = child.communicate()

@@ -157,7 +157,7 @@ def test_no_results_are_no_report(tmp_path):
 
 
 def test_published_rows_are_rows_of_the_recipes():
-    for study in studies():
+    for study in (name for name in studies() if name.startswith("chiu.")):
         labels = [row["label"] for row in PUBLISHED[study]["rows"]]
         assert set(labels) <= {*names(study, "laptop"), *names(study, "paper")}
         assert len(set(labels)) == len(labels)

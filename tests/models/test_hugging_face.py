@@ -206,12 +206,18 @@ def test_networks_that_cannot_be_are_refused(llama, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     refused(empty, r"the network .*empty cannot be loaded \(.*\): name the whole folder of a causal model")
+    table = saved(GPT2, tmp_path / "gpt2")
     for prefix in ("", "random:"):
-        refused(f"{prefix}{llama}", r"has 24 positions, too few for 25 states: set model.states to 24 at most", 25)
+        refused(f"{prefix}{table}", r"has 24 positions, too few for 25 states: set model.states to 24 at most", 25)
     small = {"vocab_size": 8, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 1}
     T5ForConditionalGeneration(T5Config(**small)).save_pretrained(tmp_path / "t5")
     for prefix in ("", "random:"):
         refused(f"{prefix}{tmp_path / 't5'}", r"the network .*t5 cannot be loaded \(.*\): name the whole folder")
+
+
+def test_rotary_positions_go_on_for_more_states_than_the_text_was_long(llama):
+    model = HMM(config_of(llama, states=2 * POSITIONS), seed=0)
+    assert torch.isfinite(model.tables().transition_SS).all()
 
 
 def test_a_network_without_all_of_its_weights_is_refused(llama, tmp_path):

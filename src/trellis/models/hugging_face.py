@@ -146,8 +146,10 @@ def _not_loaded(name: str, error: Exception) -> TrellisError:
 
 
 def _check_positions(config: Any, name: str, states: int) -> None:
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and positions < states:
+    """Refuse a table of positions that is too short; rotary positions go on for ever."""
+    text = config.get_text_config()
+    positions, rotary = getattr(text, "max_position_embeddings", None), getattr(text, "rope_parameters", None)
+    if positions is not None and not rotary and positions < states:
         raise TrellisError(
             f"the network {name} has {positions:,} positions, too few for {states:,} states: set model.states to "
             f"{positions:,} at most, or name a network with more."

@@ -1,0 +1,174 @@
+"""What Lee & Berg-Kirkpatrick say of their HMMs, and whether ours say the same."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from itertools import pairwise
+
+from experiments.claims import SAME, Claim, Finding
+from experiments.lee.budgets import SHAPES, sizes
+from experiments.lee.studies import ARCHITECTURES, DISTILLED, powers
+from experiments.results import Results
+
+BASELINE, LINEAR = ("lee.table1", "HMM"), ("lee.table1", "Ablation B (split H)")
+Row = tuple[str, str]  # study and label
+
+
+def mean(results: Results, row: Row) -> float | None:
+    """Validation perplexity, the mean of all seeds of a row; None until all are there."""
+    found = results.values(*row, "valid")
+    return None if None in found else statistics.fmean(number for number in found if number is not None)
+
+
+def below(results: Results, low: Row, high: Row, by: float = 1.0) -> Finding:
+    """The first is less than the second, divided by a factor."""
+    a, b = mean(results, low), mean(results, high)
+    if a is None or b is None:
+        return Finding("", None)
+    holds = a * by < b
+    margin = "" if by == 1.0 else f" by {by - 1:.0%}"
+    return Finding(f"{low[1]} {a:.1f} {'<' if holds else '≥'} {high[1]} {b:.1f}{margin}", holds)
+
+
+def alike(results: Results, rows: Iterable[Row], within: float = SAME) -> Finding:
+    """The largest and the smallest are close."""
+    found = {row[1]: mean(results, row) for row in rows}
+    numbers = [number for number in found.values() if number is not None]
+    if len(numbers) < len(found):
+        return Finding("", None)
+    spread = max(numbers) / min(numbers)
+    listed = ", ".join(f"{label} {number:.1f}" for label, number in found.items())
+    return Finding(f"{listed} (apart by {spread - 1:.1%})", spread <= within)
+
+
+def _any_beats(results: Results) -> list[Finding]:
+    networks = [("lee.figure2", f"{one}, 2^22") for one in ARCHITECTURES.values()]
+    return [below(results, row, BASELINE) for row in [LINEAR, *networks]]
+
+
+def _linear(results: Results) -> list[Finding]:
+    linear, neural = mean(results, LINEAR), mean(results, ("lee.table1", "Chiu and Rush"))
+    if linear is None or neural is None:
+        return [Finding("", None)]
+    return [Finding(f"split H {linear:.1f}, Chiu and Rush {neural:.1f}", linear <= neural * SAME)]
+
+
+def _single(results: Results) -> list[Finding]:
+    return [below(results, BASELINE, ("lee.table1", "Ablation A (single H)"))]
+
+
+def _emissions(results: Results) -> list[Finding]:
+    labels = ("False, False, False", "False, True, False", "True, True, True")
+    none, emission, everything = (mean(results, ("lee.table2", label)) for label in labels)
+    if none is None or emission is None or everything is None:
+        return [Finding("", None)]
+    gain, whole = none - emission, none - everything
+    return [
+        Finding(f"b alone {none:.1f} → {emission:.1f}, all {everything:.1f}", whole > 0 and gain > whole / 2),
+        below(results, ("lee.table2", "False, True, False"), ("lee.table2", "True, False, False")),
+    ]
+
+
+def _returns(results: Results) -> list[Finding]:
+    """More than 2^22 parameters gain nothing, fewer lose."""
+    found = []
+    for one in ARCHITECTURES.values():
+        row = "lee.figure2", f"{one}, 2^22"
+        found += [below(results, row, ("lee.figure2", f"{one}, 2^{fewer}")) for fewer in powers(results.budget)[:1]]
+        largest = "lee.figure2", f"{one}, 2^{powers(results.budget)[-1]}"
+        here, there = mean(results, row), mean(results, largest)
+        missing = here is None or there is None
+        text = "" if missing else f"{row[1]} {here:.1f}, 2^{powers(results.budget)[-1]} {there:.1f}"
+        found.append(Finding(text, None if here is None or there is None else there * SAME > here))
+    return found
+
+
+def _order(results: Results) -> list[Finding]:
+    best, worst = ("lee.figure2", "MLP ψ, 2^22"), ("lee.figure2", "TRF ψ, 2^22")
+    others = [("lee.figure2", f"{one}, 2^22") for one in ("MLP ι", "TRF ι")]
+    return [*(below(results, best, other) for other in others), *(below(results, other, worst) for other in others)]
+
+
+def _distilled(results: Results) -> list[Finding]:
+    rows = [SHAPES[shape].label for shape in DISTILLED]
+    return [below(results, ("lee.figure4", f"{row} + LVD"), ("lee.figure4", row)) for row in rows]
+
+
+def _variance(results: Results) -> list[Finding]:
+    found = []
+    for shape in DISTILLED:
+        label = SHAPES[shape].label
+        spreads = []
+        for row in (label, f"{label} + LVD"):
+            numbers = [number for number in results.values("lee.figure4", row, "valid") if number is not None]
+            whole = len(numbers) == len(results.values("lee.figure4", row, "valid"))
+            spreads.append(max(numbers) - min(numbers) if whole else None)
+        without, with_ = spreads
+        if without is None or with_ is None:
+            found.append(Finding("", None))
+        else:
+            text = f"{label}: highest − lowest {without:.1f}, with LVD {with_:.1f}"
+            found.append(Finding(text, with_ < without))
+    return found
+
+
+def _adds(results: Results) -> list[Finding]:
+    best = "lee.figure4", f"{SHAPES['linear-split'].label} + LVD"
+    alone = [("lee.figure4", "HMM + LVD"), ("lee.figure4", SHAPES["linear-split"].label)]
+    return [below(results, best, row) for row in alone]
+
+
+def _teachers(results: Results) -> list[Finding]:
+    return [alike(results, [("lee.figure3", label) for label in results.labels("lee.figure3")[2:]])]
+
+
+def _random_teacher(results: Results) -> list[Finding]:
+    return [below(results, ("lee.figure3", "random"), ("lee.figure3", "none"))]
+
+
+def _labelled(results: Results) -> list[Finding]:
+    labels = [label for label in results.labels("lee.figure8") if label != "none"]
+    found = [alike(results, [("lee.figure8", label) for label in labels[-4:-1]])]
+    return [*found, below(results, ("lee.figure8", "none"), ("lee.figure8", labels[-1]))]
+
+
+def _centroids(results: Results) -> list[Finding]:
+    labels = [label for label in results.labels("lee.figure5") if label != "LVD"]
+    return [below(results, ("lee.figure5", "LVD"), ("lee.figure5", label)) for label in labels]
+
+
+def _pretrained(results: Results) -> list[Finding]:
+    found = [below(results, ("lee.table4", "Pretrained Init."), ("lee.table4", "Random Init."))]
+    return [*found, below(results, ("lee.figure6", "pretrained, 0.0004"), ("lee.figure6", "random, 0.0004"))]
+
+
+def _not_both(results: Results) -> list[Finding]:
+    return [alike(results, [("lee.table4", f"{one} Init. + LVD") for one in ("Pretrained", "Random")])]
+
+
+def _states(results: Results) -> list[Finding]:
+    points = [f"best, {states}" for states in sizes(results.budget)]
+    found = [below(results, ("lee.figure1", more), ("lee.figure1", fewer)) for fewer, more in pairwise(points)]
+    fewer, more = (f"HMM, {states}" for states in sizes(results.budget)[-2:])
+    return [*found, below(results, ("lee.figure1", fewer), ("lee.figure1", more))]
+
+
+CLAIMS = (
+    Claim("Any reparameterisation beats the scalar HMM.", "Figure 2", _any_beats),
+    Claim("Split-H linear parameters match or beat Chiu & Rush's networks.", "Table 1", _linear),
+    Claim("Single-H linear parameters are worse than scalar ones.", "Table 1", _single),
+    Claim("Factoring emissions gives most of the gain.", "Table 2", _emissions),
+    Claim("Returns stop near 2^22 parameters.", "Figure 2", _returns),
+    Claim("The non-monolithic MLP is best, the non-monolithic transformer worst.", "Figure 2", _order),
+    Claim("Distillation helps, whatever the parameters.", "Figure 4", _distilled),
+    Claim("Distillation lowers the variance of runs.", "Figure 4", _variance),
+    Claim("Distillation adds to reparameterisation.", "Figure 4", _adds),
+    Claim("The teacher's strength matters little.", "Figure 3", _teachers),
+    Claim("A random teacher helps.", "Figure 3", _random_teacher),
+    Claim("Few labelled tokens saturate, and a whole run of them hurts.", "Figure 8", _labelled),
+    Claim("Centroids and the teacher's head as initial embeddings do not help.", "Figure 5", _centroids),
+    Claim("Pretrained weights beat random ones if the rate is low.", "Table 4, Figure 6", _pretrained),
+    Claim("With distillation, pretrained weights add little.", "Table 4", _not_both),
+    Claim("More states help the best recipe, and not the baseline.", "Figure 1", _states),
+)

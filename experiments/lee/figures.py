@@ -1,0 +1,96 @@
+"""The figures of the paper in its own form: lines along a number, or bars with the highest and lowest seed."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.plots import save
+from experiments.results import Results
+
+WORDS = 32_000
+AXES = {
+    "lee.figure1": "parameters of the HMM",
+    "lee.figure2": "parameters of the reparameterised HMM",
+    "lee.figure6": "learning rate",
+    "lee.figure11": "parameters of the reparameterised HMM, 256 states",
+    "lee.figure12": "parameters of the reparameterised HMM, 1,024 states",
+}
+BARS = {
+    "lee.figure3": "teacher",
+    "lee.figure4": "parameters, with and without distillation",
+    "lee.figure5": "initial embeddings",
+    "lee.figure7": "network to begin with",
+    "lee.figure8": "share of the run with labels",
+}
+COLOURS = ("#1b6ca8", "#d9822b", "#5a8f3c", "#8e5aa8")
+Seeds = dict[str, list[float]]
+
+
+def draw(study: str, results: Results, path: Path) -> bool:
+    """A study's figure; whether there was anything to draw."""
+    found: Seeds = {}
+    for label in results.labels(study):
+        numbers = [number for number in results.values(study, label, "valid") if number is not None]
+        if numbers:
+            found[label] = numbers
+    if study not in AXES | BARS or not found:
+        return False
+    with mpl.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        axes: Axes = figure.subplots()
+        (_lines if study in AXES else _bars)(axes, study, found)
+        save(figure, path)
+    return True
+
+
+def _at(study: str, text: str) -> float:
+    """Where a point lies: its rate, its parameters, or those of an HMM with so many states."""
+    if text.startswith("2^"):
+        return float(2 ** int(text[2:]))
+    if study == "lee.figure1":
+        return float(int(text) * (1 + int(text) + WORDS))
+    return float(text)
+
+
+def _lines(axes: Axes, study: str, found: Seeds) -> None:
+    """A line for each name before the comma; a row without one is the star of the paper, a level."""
+    lines: dict[str, list[tuple[float, list[float]]]] = {}
+    for label, numbers in found.items():
+        name, comma, at = label.rpartition(", ")
+        if comma:
+            lines.setdefault(name, []).append((_at(study, at), numbers))
+        else:
+            axes.axhline(statistics.fmean(numbers), color="#777777", linestyle="--", label=f"{label} ★")
+    for (name, points), colour in zip(lines.items(), COLOURS, strict=False):
+        points.sort()
+        means = [statistics.fmean(numbers) for _, numbers in points]
+        axes.errorbar([x for x, _ in points], means, yerr=_spread(numbers for _, numbers in points),
+                      label=name, color=colour, marker="o", capsize=2)  # fmt: skip
+    axes.set_xscale("log", base=10 if study == "lee.figure6" else 2)
+    axes.set(xlabel=AXES[study], ylabel="validation perplexity")
+    axes.legend(fontsize=7)
+
+
+def _bars(axes: Axes, study: str, found: Seeds) -> None:
+    means = [statistics.fmean(numbers) for numbers in found.values()]
+    colours = [COLOURS[1] if "LVD" in label or label == "none" else COLOURS[0] for label in found]
+    axes.bar(range(len(found)), means, yerr=_spread(found.values()), color=colours, capsize=3)
+    axes.set_xticks(range(len(found)), list(found), rotation=30, ha="right", fontsize=7)
+    low = min(min(numbers) for numbers in found.values())
+    axes.set(xlabel=BARS[study], ylabel="validation perplexity", ylim=(0.9 * low, None))
+
+
+def _spread(rows: Any) -> list[list[float]]:
+    """How far the lowest and the highest seed are from the mean."""
+    lists = list(rows)
+    means = [statistics.fmean(numbers) for numbers in lists]
+    return [
+        [mean - min(numbers) for mean, numbers in zip(means, lists, strict=True)],
+        [max(numbers) - mean for mean, numbers in zip(means, lists, strict=True)],
+    ]

@@ -1,0 +1,100 @@
+"""docs/results-lee.md from the committed results: ours beside theirs, and a verdict on every claim."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments.lee.budgets import LABELLED, SEARCHED, TOKENS
+from experiments.lee.claims import CLAIMS
+from experiments.lee.figures import draw
+from experiments.recipes import Budget
+from experiments.results import Result, Results
+from experiments.tables import table
+
+TITLES = {
+    "lee.table1": "Table 1: linear and neural reparameterisation",
+    "lee.table2": "Table 2: which matrices are factored (transition a, emission b, start π)",
+    "lee.table3": "Table 3: split H, monolithic, linear layers, skip connection, ReLU, LayerNorm",
+    "lee.table4": "Table 4: a language model's weights, a teacher's labels",
+    "lee.figure1": "Figure 1: states",
+    "lee.figure2": "Figure 2: networks by parameters",
+    "lee.figure3": "Figure 3: teachers",
+    "lee.figure4": "Figure 4: distillation with and without reparameterisation",
+    "lee.figure5": "Figure 5: centroids and head as initial embeddings",
+    "lee.figure6": "Figure 6: pretrained and random weights by learning rate",
+    "lee.figure7": "Figure 7: checkpoints of the network",
+    "lee.figure8": "Figure 8: tokens learnt from with labels",
+    "lee.figure11": "Figure 11: Figure 2 with 256 states",
+    "lee.figure12": "Figure 12: MLP ψ with 1,024 states",
+    "lee.full": "All of the text",
+    "lee.blocked": "Beyond the paper: distillation and encoders on blocked models",
+}
+HEAD = f"""# Reparameterisation and initialisation
+
+Lee & Berg-Kirkpatrick (2025), run again. Every figure of ours comes from a file in `experiments/results`, which holds
+the whole configuration, the seed, the hash of the text, the commit and the validation curve. This page is written by
+`python -m experiments report`; [the paper in an hour](guide-lee.md) shows how to run its studies.
+
+Perplexity is exp(nats / tokens) over independent windows of 64 tokens, as theirs. Theirs is of SlimPajama after 500
+million tokens; ours, at the budget *laptop*, of openmix after {TOKENS["laptop"] // 10**6} million: compare the order
+and the ratios. Rows of tables have three seeds (42, 52, 62), points of figures one unless bars show a spread. Learning
+rates were searched on validation text for each kind of parameters in runs of {SEARCHED["laptop"] / 1e6:g} million
+tokens, over 0.4, 0.04, … down to the first that is worse, then halves and doubles around the best
+(`experiments/rates.yaml`). Distilled runs learn from {LABELLED["laptop"] / 1e6:g} million tokens with the labels of
+stories15M, unless it says otherwise. All else is as in their Tables 5 and 6, with the gradient clipped at 1 as in their
+code; vectors begin at a spread that suits their width, where theirs are N(0, 1).
+"""
+COLUMNS = ["row", "seeds", "valid: mean", "min", "max", "test: mean", "min", "max", "parameters", "minutes"]
+THEIRS = ["published mean", "min", "max"]
+
+
+def page(budgets: dict[Budget, Results], published: dict[str, Any], path: Path) -> Path:
+    """Write the page, and its figures into a folder of its name beside it."""
+    lines = [HEAD, "## What the paper says, and whether ours agrees\n"]
+    for results in budgets.values():
+        if results.budget == "paper":
+            lines.append("\nBudget *paper*: the published settings.\n")
+        rows = ([claim.text, claim.where, *claim.verdict(results)] for claim in CLAIMS)
+        lines += table(["claim", "in", "ours", "figures of ours, on validation text"], rows)
+    for study, title in TITLES.items():
+        lines += [f"\n## {title}\n"]
+        if study in published:
+            lines.append(f"Published: {published[study]['cite']}.\n")
+        for results in budgets.values():
+            lines += _study(study, results, published.get(study, {}).get("rows", []), path.with_suffix(""))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _study(study: str, results: Results, rows: list[dict[str, Any]], folder: Path) -> Iterator[str]:
+    theirs = {row["label"]: row for row in rows}
+    head = COLUMNS + (THEIRS if theirs else [])
+    yield from table(head, (_row(study, label, results, theirs) for label in results.labels(study)))
+    name = f"{study.partition('.')[2]}-{results.budget}.png"
+    if draw(study, results, folder / name):
+        yield f"\n![{TITLES[study]}]({folder.name}/{name})"
+
+
+def _row(study: str, label: str, results: Results, theirs: dict[str, dict[str, Any]]) -> list[str]:
+    runs = [run for run in results.rows(study, label) if run is not None]
+    measured = [_three(results, study, label, what) for what in ("valid", "test")]
+    whole = "" if len(runs) == len(results.rows(study, label)) else f" of {len(results.rows(study, label))}"
+    cost = ["", ""] if not runs else [f"{runs[0]['parameters'] / 1e6:.1f}M", f"{_minutes(runs):.0f}"]
+    row = theirs.get(label, {})
+    printed = [str(row.get(name, "")) for name in ("mean", "min", "max")] if theirs else []
+    return [label, f"{len(runs)}{whole}", *measured[0], *measured[1], *cost, *printed]
+
+
+def _three(results: Results, study: str, label: str, what: Any) -> list[str]:
+    """Mean, lowest and highest of a row's seeds."""
+    numbers = [number for number in results.values(study, label, what) if number is not None]
+    if not numbers:
+        return ["", "", ""]
+    return [f"{number:.1f}" for number in (statistics.fmean(numbers), min(numbers), max(numbers))]
+
+
+def _minutes(runs: list[Result]) -> float:
+    return statistics.fmean(float(run["seconds"]) for run in runs) / 60

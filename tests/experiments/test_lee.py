@@ -1,0 +1,178 @@
+"""The study's recipes are what the paper's tables say, and its verdicts follow the figures."""
+
+import pytest
+import yaml
+
+from experiments.lee import studies
+from experiments.lee.budgets import SEEDS, TOKENS
+from experiments.lee.claims import CLAIMS
+from experiments.lee.page import TITLES, page
+from experiments.recipes import HERE
+from experiments.recipes import studies as every_study
+from experiments.results import Results
+
+PUBLISHED = yaml.safe_load((HERE / "published.yaml").read_text(encoding="utf-8"))
+TABLES = ("lee.table1", "lee.table2", "lee.table3", "lee.table4")
+
+
+def rows(study, budget="laptop"):
+    return {recipe.label: recipe for recipe in every_study()[study](budget)}
+
+
+def test_every_study_has_a_title_and_published_rows_are_rows():
+    ours = {name for name in every_study() if name.startswith("lee.")}
+    assert set(TITLES) == ours
+    for study in TABLES:
+        assert {row["label"] for row in PUBLISHED[study]["rows"]} == set(rows(study))
+
+
+def test_rows_of_tables_have_three_seeds_and_points_of_sweeps_one():
+    for study in TABLES:
+        for label in rows(study):
+            found = [recipe.config.training.seed for recipe in every_study()[study]("laptop") if recipe.label == label]
+            assert found == list(SEEDS)
+    for study in ("lee.figure1", "lee.figure2", "lee.figure8"):
+        assert {recipe.config.training.seed for recipe in every_study()[study]("laptop")} == {SEEDS[0]}
+
+
+def test_the_papers_budget_is_its_tables_5_and_6():
+    for recipe in studies.table1("paper"):
+        training, data = recipe.config.training, recipe.config.data
+        assert (data.corpus, data.max_tokens, data.tokenizer) == ("slimpajama", 500_000_000, "tokenizers/llama2")
+        assert (training.batch_size, training.length, training.epochs, training.precision) == (200, 64, 1, "bf16")
+        assert (training.betas, training.weight_decay, training.schedule) == ((0.9, 0.95), 0.1, "cosine")
+        assert training.warmup * data.max_tokens == pytest.approx(25_600_000)
+        assert training.final == 0.1
+        assert recipe.config.model.states == 512
+    taught = rows("lee.figure3", "paper")["stories15M"].config
+    assert (taught.training.init, taught.distill.tokens) == ("distill", 5_000_000)
+
+
+def test_the_laptops_budget_differs_in_text_and_the_first_vectors_alone():
+    for study in (studies.table1, studies.table2, studies.table3):
+        for ours, theirs in zip(study("laptop"), study("paper"), strict=True):
+            assert ours.name == theirs.name
+            assert ours.config.training == theirs.config.training
+            assert ours.config.data.max_tokens == TOKENS["laptop"]
+
+
+def test_a_rate_is_searched_once_for_a_kind_of_parameters_on_less_text():
+    searched = {}
+    for study in every_study():
+        for recipe in every_study()[study]("laptop") if study.startswith("lee.") else ():
+            if recipe.grid:
+                searched.setdefault(recipe.grid.name, recipe.grid)
+                assert searched[recipe.grid.name] == recipe.grid
+    assert len(searched) == 13
+    for grid in searched.values():
+        assert grid.rates == (4e-1, 4e-2, 4e-3, 4e-4)
+        assert grid.config.data.max_tokens < grid.around.config.data.max_tokens == TOKENS["laptop"]
+    (own,) = [recipe for recipe in studies.table1("laptop") if recipe.name == searched["openmix-scalar"].around.name]
+    assert own.config == searched["openmix-scalar"].around.config  # so that its run need not be made again
+
+
+def test_table_3s_flags_are_settings():
+    split, monolithic, layers, skip, relu, norm = studies.VARIANTS[5]
+    model = rows("lee.table3")[studies._said(studies.VARIANTS[5])].config.model
+    assert (not model.shared, model.monolithic, model.layers, model.skip) == (split, monolithic, layers, "input")
+    assert (model.relu, model.norm, skip) == (relu, norm, True)
+
+
+def test_what_a_run_needs_comes_before_it():
+    for recipe in studies.figure7("laptop")[1:-1]:
+        (checkpoint,) = recipe.needs
+        assert recipe.config.model.network == f"{checkpoint.name}/best"
+    for recipe in studies.figure3("laptop")[2:-1]:
+        (teacher,) = recipe.needs
+        assert recipe.config.distill.teacher == f"{teacher.name}/best"
+
+
+# What the paper found, as validation perplexities of every row that a claim looks at.
+LIKE_THE_PAPER = {
+    "lee.table1": {"Ablation A (single H)": 711, "Ablation B (split H)": 348, "HMM": 540, "Chiu and Rush": 357},
+    "lee.table2": {row["label"]: row["mean"] for row in PUBLISHED["lee.table2"]["rows"]}
+    | {"False, False, False": 540, "True, True, True": 348},
+    "lee.table4": {row["label"]: row["mean"] for row in PUBLISHED["lee.table4"]["rows"]},
+    "lee.figure1": {f"HMM, {2**n}": 540 + 10 * (n - 9) for n in range(6, 11)}
+    | {f"best, {2**n}": 256 - 9 * (n - 9) for n in range(6, 11)},
+}
+
+
+def result(perplexity):
+    return {"evaluation": {"valid": {"windows": {"perplexity": perplexity}}}, "parameters": 4_000_000, "seconds": 60.0}
+
+
+@pytest.fixture
+def found():
+    """Results of every run that a claim looks at, such that all of them agree."""
+    made = {}
+    for study, known in LIKE_THE_PAPER.items():
+        for recipe in every_study()[study]("laptop"):
+            made[recipe.name] = result(known[recipe.label])
+    levels = {"MLP ψ": 350, "MLP ι": 360, "TRF ι": 370, "TRF ψ": 380}
+    for recipe in studies.figure2("laptop"):
+        name, _, at = recipe.label.partition(", ")
+        if at:
+            made[recipe.name] = result(levels[name] + 20 * max(0, 22 - int(at[2:])))
+    for number, recipe in enumerate(studies.figure3("laptop")):
+        made.setdefault(recipe.name, result({1: 500, 2: 450}.get(number, 448)))
+    for recipe in studies.figure4("laptop"):
+        spread = recipe.config.training.seed / (100 if "LVD" in recipe.label else 10)
+        level = {"HMM": 540, "split H": 348, "MLP ψ": 357, "TRF ι": 365}[recipe.label.removesuffix(" + LVD")]
+        made[recipe.name] = result(level - (92 if "LVD" in recipe.label else 0) + spread)
+    for recipe in studies.figure5("laptop"):
+        made[recipe.name] = result(300 if recipe.label == "LVD" else 310)
+    for recipe in studies.figure6("laptop"):
+        made[recipe.name] = result(330 if recipe.label.startswith("pretrained") else 365)
+    for recipe in studies.figure8("laptop"):
+        known = {"none": None, "1%": 535, "5%": 460, "10%": 450, "25%": 449, "50%": 448, "100%": 600}[recipe.label]
+        if known:
+            made[recipe.name] = result(known)
+    return made
+
+
+def verdicts(found):
+    return {claim.text: claim.verdict(Results("laptop", found))[0] for claim in CLAIMS}
+
+
+def test_the_papers_own_figures_agree_with_the_paper(found):
+    assert {text: said for text, said in verdicts(found).items() if said != "agrees"} == {}
+
+
+FLIPS = [
+    ("Any reparameterisation", "lee.figure2", "TRF ι, 2^22", 600),
+    ("Single-H", "lee.table1", "Ablation A (single H)", 400),
+    ("Factoring emissions", "lee.table2", "False, True, False", 500),
+    ("The non-monolithic MLP", "lee.figure2", "MLP ι, 2^22", 349),
+    ("Distillation helps", "lee.figure4", "TRF ι + LVD", 500),
+    ("A random teacher", "lee.figure3", "random", 700),
+    ("Few labelled", "lee.figure8", "100%", 500),
+    ("Centroids", "lee.figure5", "head", 290),
+    ("With distillation, pretrained", "lee.table4", "Random Init. + LVD", 340),
+    ("More states", "lee.figure1", "best, 1024", 390),
+]
+
+
+@pytest.mark.parametrize(("claim", "study", "label", "perplexity"), FLIPS, ids=lambda value: str(value)[:20])
+def test_a_verdict_flips_with_its_figures(claim, study, label, perplexity, found):
+    for recipe in every_study()[study]("laptop"):
+        if recipe.label == label:
+            found[recipe.name] = result(perplexity)
+    told = verdicts(found)
+    assert [said for text, said in told.items() if text.startswith(claim)] == ["**disagrees**"]
+
+
+def test_what_is_missing_is_said(found, tmp_path):
+    assert set(verdicts({}).values()) == {"not measured yet"}
+    del found["openmix-linear-split-512-s52"]
+    assert verdicts(found)["Split-H linear parameters match or beat Chiu & Rush's networks."] == "not measured yet"
+    text = page({"laptop": Results("laptop", found)}, PUBLISHED, tmp_path / "results-lee.md").read_text()
+    assert "| Ablation B (split H) | 2 of 3 | 353.2 | 352.2 | 354.2 |" in text
+    assert (tmp_path / "results-lee" / "figure2-laptop.png").stat().st_size > 1000
+
+
+def test_a_row_has_mean_lowest_and_highest_and_the_published_ones(found, tmp_path):
+    for seed, perplexity in zip(SEEDS, (530, 550, 540), strict=True):
+        found[f"openmix-scalar-512-s{seed}"] = result(perplexity)
+    text = page({"laptop": Results("laptop", found)}, PUBLISHED, tmp_path / "results-lee.md").read_text()
+    assert "| HMM | 3 | 540.0 | 530.0 | 550.0 |  |  |  | 4.0M | 1 | 540 | 529 | 546 |" in text
