@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.plots import save
-from experiments.results import Results
+from experiments.results import Results, value
 
 WORDS = 32_000
 AXES = {
@@ -34,6 +34,8 @@ Seeds = dict[str, list[float]]
 
 def draw(study: str, results: Results, path: Path) -> bool:
     """A study's figure; whether there was anything to draw."""
+    if study == "lee.blocked":
+        return _draw_costs(study, results, path)
     found: Seeds = {}
     for label in results.labels(study):
         numbers = [number for number in results.values(study, label, "valid") if number is not None]
@@ -45,6 +47,25 @@ def draw(study: str, results: Results, path: Path) -> bool:
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         axes: Axes = figure.subplots()
         (_lines if study in AXES else _bars)(axes, study, found)
+        save(figure, path)
+    return True
+
+
+def _draw_costs(study: str, results: Results, path: Path) -> bool:
+    """Perplexity against the minutes of learning, and against parameters; whether there was anything to draw."""
+    runs = {label: run for label in results.labels(study) for run in results.rows(study, label) if run is not None}
+    if not runs:
+        return False
+    with mpl.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(8, 3.6), layout="constrained")
+        minutes, parameters = figure.subplots(1, 2, sharey=True)
+        for (label, run), marker in zip(runs.items(), "osD^v<>pP*XhH", strict=False):
+            perplexity = value(run, "valid")
+            minutes.plot(run["seconds"] / 60, perplexity, marker, label=label)
+            parameters.plot(run["parameters"] / 1e6, perplexity, marker)
+        minutes.set(xlabel="minutes of one core", ylabel="validation perplexity", xscale="log")
+        parameters.set(xlabel="million parameters", xscale="log")
+        figure.legend(fontsize=7, loc="outside right upper")
         save(figure, path)
     return True
 
