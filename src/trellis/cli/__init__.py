@@ -7,10 +7,25 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from trellis.cli import cluster, decode, distill, doctor, evaluate, export, inspect, prepare, sample, score, train
+from trellis.cli import (
+    cluster,
+    decode,
+    distill,
+    doctor,
+    evaluate,
+    export,
+    inspect,
+    prepare,
+    sample,
+    score,
+    settings,
+    train,
+)
 from trellis.cli.terminal import say
 from trellis.errors import TrellisError
 from trellis.folders import FULL
@@ -24,12 +39,40 @@ START = "Start here:\n\ntrellis train model.states=64\n\ntrellis sample runs/pyd
 LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
 
 app = typer.Typer(
-    help=ABOUT, epilog=START, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help=ABOUT, epilog=START, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for command in (prepare, distill, train, evaluate, score, decode, sample, inspect, export, cluster, doctor):
+for command in (
+    prepare,
+    distill,
+    train,
+    settings,
+    evaluate,
+    score,
+    decode,
+    sample,
+    inspect,
+    export,
+    cluster,
+    doctor,
+):
     app.command(command.__name__.rpartition(".")[2], epilog=command.EXAMPLE)(command.run)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"trellis {version('trellis-lm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _any_command(
+    told: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say the version and stop.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

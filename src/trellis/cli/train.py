@@ -45,6 +45,9 @@ def run(
 ) -> None:
     """Train a model. The run's folder gets its settings, checkpoints, metrics and the best model.
 
+    Set first: data.corpus (a file or a name), model.states, training.epochs, training.lr, out. `trellis settings`
+    explains these and all others.
+
     Ctrl-C or SIGTERM stops after the current update, with a checkpoint, and exit code 3; --resume goes on.
     """
     from trellis import train

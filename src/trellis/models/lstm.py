@@ -21,7 +21,7 @@ class LSTMConfig(ModelConfig):
 
     kind: ClassVar[str] = "lstm"
     width: int = 256  # of the word vectors and of every layer
-    layers: int = 2
+    layers: int = 2  # of LSTM
     dropout: float = 0.3  # of word vectors, between layers, and before the softmax; only while learning
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class AWDLSTMConfig(ModelConfig):
     kind: ClassVar[str] = "awd_lstm"
     width: int = 400  # of the word vectors and of the last layer
     hidden: int = 1150  # of the layers before it
-    layers: int = 3
+    layers: int = 3  # of LSTM
     word_dropout: float = 0.1  # of whole words, for all the places of a batch where they are read
     input_dropout: float = 0.4  # of word vectors; here and below, one mask for all tokens of a row
     dropout: float = 0.25  # between layers

@@ -36,7 +36,7 @@ class TransformerLMConfig(ModelConfig):
 
     kind: ClassVar[str] = "transformer"
     width: int = 128  # of word vectors and layers; the gated layers inside are 8/3 as wide
-    layers: int = 4
+    layers: int = 4  # of attention and gated layers
     heads: int = 4  # of attention, each width / heads wide
     context: int = 64  # tokens in a window
     dropout: float = 0.0  # of word vectors and before the softmax; only while learning
