@@ -1,6 +1,9 @@
 # Two commands from nothing: `make demo` and `make test`. Both make .venv and install what they need.
 PYTHON ?= python3
 BIN := .venv/bin
+# The release our figures were measured on, by its exact name: where an index offers a build for processors alone under
+# that name, pip takes it, and then finds nothing to do for the range in pyproject.toml.
+TORCH ?= torch==2.13.0
 
 .PHONY: help demo test bench sanitize clean
 
@@ -30,6 +33,7 @@ sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitiz
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml setup.py $(wildcard src/native/*)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
@@ -80,6 +81,15 @@ class BuildKernels(build_ext):
             return []
 
 
+class AnyPython(bdist_wheel):
+    """A wheel for every version of Python; for this platform alone if it holds the library, and else for all."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The tag in the wheel's name."""
+        built = any(Path(self.bdist_dir).rglob("_kernels.so"))
+        return "py3", "none", super().get_tag()[2] if built else "any"
+
+
 setup(
     ext_modules=[
         Extension(
@@ -89,5 +99,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
 )
