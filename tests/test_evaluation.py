@@ -14,7 +14,7 @@ from . import reference
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "never"])
 NEVER = WORDS.id("never")
-PROTOCOLS = ("stream", "streams", "windows")
+PROTOCOLS = ("stream", "streams", "windows", "sequences")
 TOKENS = 1100  # more than a chunk of a stream, more than 16 × 32, and 17 windows and a bit
 
 
@@ -38,6 +38,8 @@ def model_of():
 
 def pieces(protocol, count):
     """Where each independent piece of the text begins and ends."""
+    if protocol == "sequences":
+        return [(0, count)]  # one document
     if protocol == "windows":
         return [(begin, min(begin + 64, count)) for begin in range(0, count, 64)]
     rows = 1 if protocol == "stream" else min(16, count)
@@ -69,7 +71,8 @@ def test_nats_are_those_of_the_pieces_one_by_one(protocol, count, tmp_path):
 def test_the_protocols_differ_and_say_their_names(tmp_path):
     model, file = model_of(), prepared(some_words(TOKENS), tmp_path)
     found = [evaluate(model, file, protocol) for protocol in PROTOCOLS]
-    assert [one.protocol for one in found] == ["one stream", "16 streams", "windows of 64 tokens"]
+    names = ["one stream", "16 streams", "windows of 64 tokens", "every document from its start"]
+    assert [one.protocol for one in found] == names
     assert len({round(one.nats, 6) for one in found}) == 3
     with pytest.raises(TrellisError, match=r"unknown protocol 'window': did you mean 'windows'\?"):
         evaluate(model, file, "window")
@@ -118,6 +121,19 @@ def test_the_first_impossible_token_is_found_in_the_text(protocol, places, tmp_p
     found = evaluate(model_of(), prepared(words, tmp_path), protocol)
     assert found.impossible_at == places[0]
     assert found.nats == found.perplexity == found.bits_per_byte == math.inf
+
+
+def test_sequences_are_scored_one_by_one_from_the_start(tmp_path):
+    words = some_words(300)
+    documents = [words[begin : begin + size] for begin, size in ((0, 7), (7, 1), (8, 120), (128, 30), (158, 142))]
+    corpus = MemoryCorpus("some", tuple(" ".join(document) for document in documents))
+    ids, model = prepare(corpus, WORDS, tmp_path), model_of()
+    parts = np.split(np.asarray(ids.ids, dtype=np.int64), ids.documents[:-1])
+    with torch.no_grad():
+        alone = sum(-float(model.score(torch.from_numpy(part)[None])[0].sum()) for part in parts)
+    found = evaluate(model, ids, "sequences")
+    assert found.nats == pytest.approx(alone, rel=1e-6)
+    assert (found.tokens, found.protocol) == (len(ids), "every document from its start")
 
 
 def test_any_scorer_will_do(tmp_path):

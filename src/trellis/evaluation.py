@@ -1,8 +1,9 @@
 """Perplexity, defined once.
 
-Three protocols. `stream`: the text is one stream, its belief carried from the first token to the last; exact, and the
+Four protocols. `stream`: the text is one stream, its belief carried from the first token to the last; exact, and the
 figure to quote. `streams`: 16 parallel streams, as Chiu & Rush's authors measured. `windows`: independent windows of 64
-tokens, each from the start distribution, as Lee & Berg-Kirkpatrick measured.
+tokens, each from the start distribution, as Lee & Berg-Kirkpatrick measured. `sequences`: every document by itself,
+from the start distribution.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from trellis.models.scorer import Scorer, carry
 from trellis.ops.precision import widened
 from trellis.progress import Progress
 from trellis.settings import nearest
-from trellis.text import IdFile, Streams, Windows
+from trellis.text import Batching, IdFile, Sequences, Streams, Windows
 
 # Each protocol's full name, its way of cutting the text, the most rows, and their length.
-PROTOCOLS: dict[str, tuple[str, type[Streams | Windows], int, int]] = {
+PROTOCOLS: dict[str, tuple[str, type[Batching], int, int]] = {
     "stream": ("one stream", Streams, 1, 1024),
     "streams": ("{rows} streams", Streams, 16, 1024),
     "windows": ("windows of 64 tokens", Windows, 200, 64),
+    "sequences": ("every document from its start", Sequences, 200, 64),
 }
 
 
@@ -127,12 +129,10 @@ def _without_dropout(model: Scorer) -> Iterator[None]:
         model.train(training)
 
 
-def _first_impossible(batching: Streams | Windows, step: int, log_prob_BT: torch.Tensor) -> int | None:
-    """The place in the text of a batch's first impossible token; rows of later streams lie later in the text."""
+def _first_impossible(batching: Batching, step: int, log_prob_BT: torch.Tensor) -> int | None:
+    """The place in the text of a batch's first impossible token."""
     rows, columns = (log_prob_BT == -torch.inf).nonzero(as_tuple=True)
     if len(rows) == 0:
         return None
-    if isinstance(batching, Windows):
-        return int(((step * batching.batch_size + rows) * batching.length + columns).min())
-    shortest, longer = divmod(len(batching.ids), batching.batch_size)
-    return int((rows * shortest + rows.clamp_max(longer) + step * batching.length + columns).min())
+    begins_B = torch.from_numpy(batching.begins(step)).to(rows.device)
+    return int((begins_B[rows] + columns).min())

@@ -1,5 +1,5 @@
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trellis.errors import TrellisError
-from trellis.text import Batch, MemoryCorpus, Streams, Windows, WordTokenizer, prepare
+from trellis.text import BATCHINGS, Batch, MemoryCorpus, Sequences, Streams, Windows, WordTokenizer, prepare
 
 from ..pretend_device import pretend_device
 
-KINDS = [Streams, Windows]
+KINDS = list(BATCHINGS.values())
 
 
 @st.composite
@@ -70,9 +70,13 @@ def test_batches_are_well_formed(kind, case):
     ids, ends, options = case
     for step, batch in enumerate(kind(ids, ends, **options).epoch(0)):
         assert batch.ids.dtype == batch.lengths.dtype == torch.int64
-        assert 1 <= len(batch.ids) <= options["batch_size"]
         assert batch.ids.shape == (len(batch.lengths), int(batch.lengths.max()))
-        assert 1 <= int(batch.lengths.min()) <= int(batch.lengths.max()) <= options["length"]
+        assert int(batch.lengths.min()) >= 1
+        if kind is Sequences:
+            assert len(batch.ids) == 1 or batch.ids.numel() <= options["batch_size"] * options["length"]
+        else:
+            assert 1 <= len(batch.ids) <= options["batch_size"]
+            assert int(batch.lengths.max()) <= options["length"]
         padding = torch.arange(batch.ids.shape[1]) >= batch.lengths[:, None]
         assert torch.equal(batch.ids == 0, padding)
         assert batch.carried == (kind is Streams and step > 0)
@@ -229,6 +233,50 @@ def test_windows_are_pieces_of_the_text(case):
         assert found == expected
 
 
+@given(case=settings(), epoch=st.integers(0, 3))
+def test_sequences_are_the_documents_each_whole_and_like_with_like(case, epoch):
+    ids, ends, options = case
+    batches = [rows(batch) for batch in Sequences(ids, ends, **options).epoch(epoch)]
+    documents = [part.tolist() for part in np.split(ids, ends[:-1]) if len(part)]
+    assert sorted(row for batch in batches for row in batch) == sorted(documents)
+    spans = sorted((len(batch[-1]), len(batch[0])) for batch in batches)  # shortest and longest of each
+    assert all(one[1] <= other[0] for one, other in pairwise(spans))
+
+
+def test_sequences_by_hand():
+    ids, ends = np.arange(1, 16), np.array([2, 4, 4, 10, 11, 15])  # documents of 2, 2, 0, 6, 1 and 4
+    batches = [rows(batch) for batch in Sequences(ids, ends, batch_size=2, length=2, shuffle=False).epoch(0)]
+    assert batches == [[[5, 6, 7, 8, 9, 10]], [[12, 13, 14, 15]], [[1, 2], [3, 4]], [[11]]]
+
+
+def test_documents_of_one_length_meet_others_every_epoch():
+    loader = Sequences(np.arange(1, 101), np.arange(5, 101, 5), batch_size=4, length=5)
+    together = [{tuple(sorted(map(tuple, rows(batch)))) for batch in loader.epoch(epoch)} for epoch in (0, 1)]
+    assert together[0] != together[1]
+
+
+def test_batches_with_labelled_sequences_come_first():
+    labels = np.where(np.arange(100) == 77, 3, -1)
+    loader = Sequences(
+        np.arange(1, 101), np.arange(5, 101, 5), batch_size=2, length=5, labels=labels, labelled_first=True
+    )
+    assert int(next(loader.epoch(0)).labels.max()) == 3
+
+
+def test_sequences_need_not_fill_rows():
+    (batch,) = Sequences(np.arange(1, 6), np.array([2, 5]), batch_size=200, length=64, shuffle=False).epoch(0)
+    assert rows(batch) == [[3, 4, 5], [1, 2]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(case=settings())
+def test_rows_begin_where_they_say(kind, case):
+    ids, ends, options = case
+    loader = kind(ids, ends, **{**options, "shuffle": False})
+    for step, batch in enumerate(loader.epoch(0)):
+        assert loader.begins(step).tolist() == [row[0] - 1 for row in rows(batch)]  # the first id is 1
+
+
 def test_streams_by_hand():
     ids = np.arange(1, 12)
     batches = list(Streams(ids, batch_size=3, length=3, shuffle=False).epoch(0))
@@ -297,6 +345,8 @@ def test_an_id_file_brings_its_documents(tmp_path):
     ],
 )
 def test_bad_settings(kind, options, message):
+    if kind is Sequences and "cannot fill" in message:
+        return  # documents fill rows of any number
     with pytest.raises(TrellisError, match=message):
         kind(**{"ids": np.arange(10), "batch_size": 2, "length": 3, **options})
 

@@ -20,7 +20,6 @@ from trellis.training import Trained, TrainingSettings, train
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d", "e"])
 STATES = 4
 METHODS = ("adamw", "sgd", "baum_welch")
-BATCHINGS = ("windows", "streams")
 # Five rows for two processes; the windows' last batch has a single row, and the streams' last only the longer ones.
 SHARED: dict[str, dict[str, Any]] = {
     "windows": {"batch_size": 5},
@@ -30,6 +29,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "baum_welch windows": {"batch_size": 5, "method": "baum_welch"},
     "full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "epochs": 5.0},
     "blocked streams": {"batch_size": 5, "batching": "streams"},
+    "sequences": {"batch_size": 5, "batching": "sequences"},
     "joint windows": {"batch_size": 5, "objective": "joint"},
     "joint streams": {"batch_size": 5, "batching": "streams", "objective": "joint"},
     "joint full batch": {"batch_size": 5, "method": "baum_welch", "full_batch": True, "objective": "joint"},

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from trellis.errors import TrellisError
 from trellis.models import HMM, HMMConfig
 from trellis.models.supports import partition
+from trellis.text import Windows
 from trellis.training import loop
 from trellis.training.embeddings import begin_with_embeddings, taught_embeddings
 
@@ -120,7 +121,7 @@ def test_freezing_is_leaving_out_of_the_optimiser(tmp_path):
     begin_with_embeddings(model, distilled)
     others = [p for name, p in model.named_parameters() if name != "emission.words"]
     optimizer = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
-    batching = loop.Windows(learnt, batch_size=4, length=6, labels=labels, labelled_first=True)
+    batching = Windows(learnt, batch_size=4, length=6, labels=labels, labelled_first=True)
     updates, tokens = round(0.5 * batching.steps_per_epoch), 0
     schedule = loop.Schedule(chosen, updates)
     for update, batch in zip(range(updates), batching.epoch(0), strict=False):

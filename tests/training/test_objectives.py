@@ -9,13 +9,13 @@ from trellis.errors import TrellisError
 from trellis.models import HMM, HMMConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.models.supports import partition, uniform_subsets
-from trellis.text import Batch, Streams, Windows
+from trellis.text import BATCHINGS, Batch
 from trellis.training import TrainingSettings, train
 from trellis.training.learners import BaumWelchLearner, GradientLearner
 from trellis.training.objectives import OBJECTIVES, joint, marginal
 
 from .. import reference
-from .runs import BATCHINGS, BLOCK_V, STATES, WORDS, blocked, make_model, run, settings, some_labels, text
+from .runs import BLOCK_V, STATES, WORDS, blocked, make_model, run, settings, some_labels, text
 
 V = WORDS.vocab_size
 SUPPORTS = {"dense": None, "blocks": partition(BLOCK_V, 6, 2), "overlapping": uniform_subsets(V, 6, 3, seed=1)}
@@ -183,7 +183,7 @@ def test_a_run_of_baum_welch_has_the_smoothed_counts_after_one_update(batching, 
         method="baum_welch", full_batch=True, epochs=1.0, objective="joint", batching=batching, smoothing=0.2
     )
     found = HMM.from_pretrained(run(tmp_path, chosen, labels=labels, valid=False).best)
-    kind = Streams if batching == "streams" else Windows
+    kind = BATCHINGS[batching]
     batches = list(kind(text(tmp_path / "cache"), batch_size=4, length=6, labels=labels).epoch(0))
     assert any(batch.carried for batch in batches) is (batching == "streams")
     for table, count in zip(found.tables(), counted(batches, STATES), strict=True):

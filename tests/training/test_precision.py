@@ -2,10 +2,11 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
+from trellis.text import BATCHINGS
 from trellis.training import precision
 
 from ..pretend_device import pretend_device
-from .runs import BATCHINGS, METHODS, diary, run, settings
+from .runs import METHODS, diary, run, settings
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def run(
     protocol: Annotated[
         str,
         typer.Option(
-            help="stream: one, exact; streams: 16 in parallel; windows: of 64 tokens, each from the start distribution."
+            help="stream: one, exact; streams: 16 in parallel; windows: of 64 tokens, each from the start "
+            "distribution; sequences: every document so."
         ),
     ] = "stream",
     json: Json = False,

@@ -1,6 +1,6 @@
 """From text to batches of ids: corpora, tokenizers, id files, batching; nothing here knows a probability."""
 
-from trellis.text.batching import Batch, Streams, Windows
+from trellis.text.batching import BATCHINGS, Batch, Batching, Sequences, Streams, Windows
 from trellis.text.brown import BrownTree, brown
 from trellis.text.clusters import brown_clusters, read_paths, write_paths
 from trellis.text.corpora import Corpus, FileCorpus, MemoryCorpus, open_corpus
@@ -10,13 +10,16 @@ from trellis.text.tokenizer import Tokenizer, load_tokenizer
 from trellis.text.vocabulary import WordTokenizer
 
 __all__ = [
+    "BATCHINGS",
     "Batch",
+    "Batching",
     "BrownTree",
     "Corpus",
     "FileCorpus",
     "IdFile",
     "IdMeta",
     "MemoryCorpus",
+    "Sequences",
     "Streams",
     "SubwordTokenizer",
     "Tokenizer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,14 @@ class Batch:
         return Batch(self.ids.to(device), self.lengths.to(device), self.carried, labels)
 
 
-class _Batching(ABC):
-    """What both ways share: the corpus, the share of one process, and resuming in mid-epoch.
+class Batching(ABC):
+    """What all ways share: the corpus, the share of one process, and resuming in mid-epoch.
 
     `batch_size` is the whole batch of all `world` processes; `rank` takes its own contiguous rows of it. With
     `labelled_first`, what carries labels, if only for some of its tokens, comes before the rest in the first epoch.
     """
+
+    rows_of_tokens = True  # a batch has `batch_size` rows, which the text must fill
 
     def __init__(
         self,
@@ -72,6 +75,8 @@ class _Batching(ABC):
         if labels is not None and not np.issubdtype(labels.dtype, np.integer):
             raise TrellisError(f"Labels of type {labels.dtype} are no states; give whole numbers.")
         _check_settings(len(ids), batch_size, length, seed, rank, world)
+        if self.rows_of_tokens and batch_size > len(ids):
+            raise TrellisError(f"{len(ids)} tokens cannot fill {batch_size} rows; set a smaller batch_size.")
 
     @property
     def tokens_per_epoch(self) -> int:
@@ -90,6 +95,10 @@ class _Batching(ABC):
     @abstractmethod
     def _batch(self, order: Any, step: int) -> Batch:
         """Cut one batch of an epoch."""
+
+    @abstractmethod
+    def begins(self, step: int) -> Offsets:
+        """Where each row of a batch begins in the text, if nothing is shuffled."""
 
     def epoch(self, number: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch, from `start_step` on."""
@@ -127,7 +136,7 @@ class _Batching(ABC):
         return Batch(_take(self.ids, positions, inside, 0), torch.from_numpy(lengths), carried, labels)
 
 
-class Streams(_Batching):
+class Streams(Batching):
     """Parallel streams that carry the belief from batch to batch.
 
     Documents are shuffled every epoch, joined, and cut into `batch_size` streams whose lengths differ by at
@@ -162,13 +171,21 @@ class Streams(_Batching):
             stream[these] = before * self.batch_size // max(1, int(lengths[these].sum()))
         return order[np.lexsort((others, stream))]
 
-    def _batch(self, order: tuple[Offsets, Offsets], step: int) -> Batch:
+    def begins(self, step: int) -> Offsets:
+        """Where each stream goes on in the text, if nothing is shuffled."""
+        return self._starts(step)[0]
+
+    def _starts(self, step: int) -> tuple[Offsets, Offsets]:
+        """Where the streams that are not at their end go on in the shuffled text, and the tokens each has left."""
         rows = np.arange(self.batch_size)[self._share(self.batch_size)]
         shortest, longer = divmod(len(self.ids), self.batch_size)
         begins = rows * shortest + np.minimum(rows, longer)
         left = shortest + (rows < longer) - step * self.length
-        rows_left = left > 0
-        starts, lengths = (begins + step * self.length)[rows_left], np.minimum(left[rows_left], self.length)
+        return (begins + step * self.length)[left > 0], left[left > 0]
+
+    def _batch(self, order: tuple[Offsets, Offsets], step: int) -> Batch:
+        starts, left = self._starts(step)
+        lengths = np.minimum(left, self.length)
         ends, shifts = order
         positions, inside = _grid(starts, lengths)
         documents = np.searchsorted(ends, positions[inside], side="right")
@@ -176,7 +193,7 @@ class Streams(_Batching):
         return self._gather(positions, inside, lengths, carried=step > 0)
 
 
-class Windows(_Batching):
+class Windows(Batching):
     """Independent windows of `length` tokens, cut from the text as it stands and shuffled every epoch.
 
     The corpus's last window may be shorter and the epoch's last batch smaller; when it has fewer rows than
@@ -197,11 +214,79 @@ class Windows(_Batching):
         labelled = self._labelled(np.arange(self._windows) * self.length, epoch)
         return order if labelled is None else order[np.argsort(~labelled[order], kind="stable")]
 
-    def _batch(self, order: Offsets, step: int) -> Batch:
+    def begins(self, step: int) -> Offsets:
+        """Where each window begins, if nothing is shuffled."""
+        return self._starts(np.arange(self._windows), step)
+
+    def _starts(self, order: Offsets, step: int) -> Offsets:
         whole = order[step * self.batch_size : (step + 1) * self.batch_size]
-        starts = whole[self._share(len(whole))] * self.length
+        return whole[self._share(len(whole))] * self.length
+
+    def _batch(self, order: Offsets, step: int) -> Batch:
+        starts = self._starts(order, step)
         lengths = np.minimum(len(self.ids) - starts, self.length)
         return self._gather(*_grid(starts, lengths), lengths, carried=False)
+
+
+class Sequences(Batching):
+    """Documents whole, each from its start: for texts of which every one is a sample of its own.
+
+    A batch has documents of like length, and no more tokens, padding counted, than `batch_size` windows of `length`; a
+    longer document is a batch by itself. Documents of the same length, and batches, are shuffled every epoch.
+    """
+
+    rows_of_tokens = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Count the batches, which depend on the documents' lengths alone."""
+        return len(self._cuts) - 1
+
+    @cached_property
+    def _begins(self) -> Offsets:
+        return np.concatenate([[0], self.ends[:-1]])
+
+    @cached_property
+    def _lengths(self) -> Offsets:
+        return self.ends - self._begins
+
+    @cached_property
+    def _cuts(self) -> Offsets:
+        """Where batches begin and end among the documents from the longest to the shortest; empty ones are in none."""
+        longest_first = -np.sort(-self._lengths[self._lengths > 0])
+        cuts, budget = [0], self.batch_size * self.length
+        while cuts[-1] < len(longest_first):
+            rows = max(1, budget // int(longest_first[cuts[-1]]))
+            cuts.append(min(cuts[-1] + rows, len(longest_first)))
+        return np.array(cuts, dtype=np.int64)
+
+    def _order(self, epoch: int) -> tuple[Offsets, Offsets]:
+        """Documents from the longest to the shortest, those of one length in a new order; and the order of batches."""
+        documents = self._permutation(len(self._lengths), epoch)
+        documents = documents[np.argsort(-self._lengths[documents], kind="stable")]
+        batches = self._permutation(self.steps_per_epoch, epoch)
+        if (labelled := self._labelled(self._begins, epoch)) is not None:
+            some = np.logical_or.reduceat(labelled[documents], self._cuts[:-1])
+            batches = batches[np.argsort(~some[batches], kind="stable")]
+        return documents, batches
+
+    def begins(self, step: int) -> Offsets:
+        """Where each document of a batch begins, if nothing is shuffled."""
+        return self._begins[self._rows(self._order(0), step)]
+
+    def _rows(self, order: tuple[Offsets, Offsets], step: int) -> Offsets:
+        """The documents of a batch."""
+        documents, batches = order
+        whole = documents[self._cuts[batches[step]] : self._cuts[batches[step] + 1]]
+        return whole[self._share(len(whole))]
+
+    def _batch(self, order: tuple[Offsets, Offsets], step: int) -> Batch:
+        rows = self._rows(order, step)
+        lengths = self._lengths[rows]
+        return self._gather(*_grid(self._begins[rows], lengths), lengths, carried=False)
+
+
+BATCHINGS: dict[str, type[Batching]] = {"windows": Windows, "streams": Streams, "sequences": Sequences}
 
 
 def _grid(starts: Offsets, lengths: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
@@ -231,8 +316,6 @@ def _check_settings(tokens: int, batch_size: int, length: int, seed: int, rank: 
         raise TrellisError(f"A length of {length} holds no tokens; set length to 1 or more.")
     if batch_size < 1:
         raise TrellisError(f"A batch of {batch_size} rows is no batch; set batch_size to 1 or more.")
-    if batch_size > tokens:
-        raise TrellisError(f"{tokens} tokens cannot fill {batch_size} rows; set a smaller batch_size.")
     if seed < 0:
         raise TrellisError(f"The seed {seed} is negative; use 0 or more.")
     if not 0 <= rank < world:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import default_cache, disk_trouble, one_at_a_time, whole_folder
+from trellis.folders import default_cache, disk_trouble, one_at_a_time, places, whole_folder
 from trellis.progress import Progress
 from trellis.text.corpora import NAMES, Corpus, check_split, open_corpus
 from trellis.text.ids import IdFile, prepare
@@ -123,13 +122,11 @@ def find_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> T
     """A tokenizer's folder as given or in the data folder; or one learnt from the corpus, once, and kept."""
     if data.tokenizer in ("words", "bpe"):
         return _learnt_before(corpus, data, quiet)
-    places = [Path(data.tokenizer) / "best", Path(data.tokenizer)]
-    if folder := data.data_dir or os.environ.get("TRELLIS_DATA"):
-        places.append(Path(folder) / data.tokenizer)
-    for place in places:
+    looked_at = [Path(data.tokenizer) / "best", *places(data.tokenizer, data.data_dir)]
+    for place in looked_at:
         if place.is_dir():
             return load_tokenizer(place)
-    looked = " and ".join(map(str, places))
+    looked = " and ".join(map(str, looked_at))
     raise TrellisError(f"'{data.tokenizer}' is neither words, bpe nor a tokenizer's folder: looked at {looked}.")
 
 

@@ -27,7 +27,7 @@ from trellis.models.model import Model
 from trellis.models.scorer import carry
 from trellis.models.storage import Savable
 from trellis.progress import Progress
-from trellis.text import Batch, IdFile, Streams, Windows
+from trellis.text import BATCHINGS, Batch, IdFile
 from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
 from trellis.training.device import choose_device
@@ -151,8 +151,7 @@ class _Run:
         model.train()
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.folder, self.world, self.quiet = folder, here, quiet or not here.chief
-        batching = Streams if settings.batching == "streams" else Windows
-        self.batching = batching(
+        self.batching = BATCHINGS[settings.batching](
             text, batch_size=settings.batch_size, length=settings.length, shuffle=settings.shuffle,
             seed=settings.seed, rank=here.rank, world=here.size, labels=labels,
             labelled_first=self.distilled is not None,
@@ -288,8 +287,7 @@ class _Run:
             if self.place.update == self.updates:
                 self._keep_best()
             return
-        protocol = "streams" if self.settings.batching == "streams" else "windows"
-        found = evaluate(self.model, self.valid, protocol, quiet=True) if self.world.chief else None
+        found = evaluate(self.model, self.valid, self.settings.batching, quiet=True) if self.world.chief else None
         (loss,) = self.world.sum(found.nats / found.tokens if found else 0.0)
         self.schedule.validated(loss)
         if self.place.best is None or loss < self.place.best:
@@ -304,7 +302,7 @@ class _Run:
             storage.save(self.model, self.folder / "best", self.tokenizer)
 
     def _checkpoint(self) -> None:
-        state = self.state if self.settings.batching == "streams" else None  # windows carry nothing
+        state = self.state if self.settings.batching == "streams" else None  # the others carry nothing
         if state is not None and self.world.size > 1:
             state = self.world.gather_rows(state, self.settings.batch_size)
         if self.world.chief:

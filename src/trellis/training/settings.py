@@ -19,9 +19,10 @@ class TrainingSettings:
     """A training run. `epochs`, `batch_size` and the rest count over all processes together."""
 
     method: Literal["adamw", "sgd", "baum_welch"] = "adamw"  # by the gradient of the likelihood, or expected counts
-    batching: Literal["windows", "streams"] = "windows"  # independent windows, or streams that carry the belief
+    batching: Literal["windows", "streams", "sequences"] = "windows"  # independent windows, streams that carry the
+    # belief, or every document whole, from its start
     batch_size: int = 200  # rows in a batch
-    length: int = 64  # tokens in a row
+    length: int = 64  # tokens in a row; of sequences, batch_size × length tokens are a batch, however long its rows are
     shuffle: bool = True  # windows, or streams' documents, in another order every epoch; or the text as it stands
     accumulate: int = 1  # batches to one update
     epochs: float = 1.0  # passes over the training text
