@@ -23,6 +23,12 @@ def default_cache() -> Path:
     return Path(os.environ.get("TRELLIS_CACHE") or Path.home() / ".cache" / "trellis")
 
 
+def places(name: str, data_dir: str | None = None) -> list[Path]:
+    """Where a folder or file may lie: as it is named, then so named in the data folder, by default TRELLIS_DATA."""
+    data = data_dir or os.environ.get("TRELLIS_DATA")
+    return [Path(name).expanduser(), *([Path(data) / name] if data else [])]
+
+
 _ASIDE = ".old.partial"
 
 

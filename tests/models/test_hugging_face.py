@@ -274,3 +274,17 @@ def test_a_gguf_file_without_a_package_is_a_sentence(package, tmp_path, monkeypa
 def test_a_network_may_lie_in_the_data_folder(llama, monkeypatch):
     monkeypatch.setenv("TRELLIS_DATA", str(llama.parent))
     HMM(config_of(llama.name), seed=0)
+
+
+@pytest.mark.parametrize("prefix", ["", "random:"])
+def test_a_network_in_a_run_s_own_data_folder_keeps_its_name(folder, prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRELLIS_DATA", str(tmp_path / "another"))
+    data_dir, text = str(folder.parent), text_of(tmp_path)
+    for more in ({}, {"parameters": 4000}):
+        model = HMM.for_text(config_of(f"{prefix}{folder.name}", **more), text, WORDS, 0, data_dir)
+        assert model.config.network == f"{prefix}{folder.name}"  # so that a run goes on when the folder has moved
+        twin = HMM.for_text(config_of(f"{prefix}{folder}", **more), text, WORDS, 0)
+        ids = random_ids(2, 5, VOCABULARY)
+        assert torch.equal(model.score(ids)[0], twin.score(ids)[0])
+    with pytest.raises(TrellisError, match=r"there is no network '.*', looked at .*another"):
+        HMM.for_text(config_of(f"{prefix}{folder.name}"), text, WORDS, 0)

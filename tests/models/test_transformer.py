@@ -220,6 +220,6 @@ def test_ids_outside_the_vocabulary_are_refused():
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers.models.llama", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(TrellisError, match=r"run pip install 'trellis-lm\[teachers\]'\.$"):
         TransformerLM(TransformerLMConfig(V))

@@ -32,7 +32,7 @@ Threads = Annotated[
 ]
 DataDir = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Where named corpora lie. (default: TRELLIS_DATA)"),
+    typer.Option(metavar="FOLDER", help="Where named corpora and models lie. (default: TRELLIS_DATA)"),
 ]
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda or mps. (default: a GPU if there is one)")

@@ -67,7 +67,7 @@ def run(
     shape = config.with_vocabulary(texts.tokenizer.vocab_size)
 
     def make_model(seed: int) -> Model:
-        return model_class(shape.kind).for_text(shape, texts.train, texts.tokenizer, seed)
+        return model_class(shape.kind).for_text(shape, texts.train, texts.tokenizer, seed, config.data.data_dir)
 
     if chief():
         if ours:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trellis.distillation.teachers import Source, Teacher, check_layer, no_tokenizer
-from trellis.errors import TrellisError
+from trellis.models.hugging_face import CausalFiles, files_at, library, quiet
 from trellis.models.model import drawn_from
 from trellis.text import SubwordTokenizer, Tokenizer, load_tokenizer
 from trellis.text.tokenizer import TOKENIZER_FILE
 
-_FOR_GGUF = ("gguf", "accelerate")  # packages without which transformers reads no such file
-
 
 def load(source: Source, layer: int) -> Teacher:
     """Load a causal model in float32 on the processor, as far as the layer needs it."""
-    transformers = _library()
-    with _quiet(transformers):
-        model = _random(transformers, source) if source.seed is not None else _pretrained(transformers, source)
-        tokenizer = _tokenizer(transformers, source)
+    transformers = library("a teacher of this kind")
+    with quiet(transformers):
+        files = files_at(transformers, source.path, "teacher", source.name)
+        model = files.with_weights() if source.seed is None else _random(files, source.seed)
+        tokenizer = _tokenizer(files)
     if tokenizer is None and source.seed is None:
         raise no_tokenizer(source)
     config, body = model.config.get_text_config(), model.base_model.eval()
@@ -44,85 +40,24 @@ def load(source: Source, layer: int) -> Teacher:
     )
 
 
-def _library() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise TrellisError(
-            "a teacher of this kind needs the transformers library: run pip install 'trellis-lm[teachers]'."
-        ) from None
-    return transformers
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """No bars and advice of the library while it loads: what matters of it is said by our own errors."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _pretrained(transformers: Any, source: Source) -> Any:
-    """Every weight must come from the files: the library would draw missing ones at random and go on."""
-    folder, where = _place(source)
-    if where and (lacking := [name for name in _FOR_GGUF if importlib.util.find_spec(name) is None]):
-        raise TrellisError(
-            f"the teacher {source.name} needs the package {lacking[0]}: run pip install 'trellis-lm[gguf]'."
-        )
-    try:
-        model, told = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, **where, dtype=torch.float32, local_files_only=True, output_loading_info=True
-        )
-    except Exception as error:  # the library and what it calls raise a dozen types for a broken folder
-        raise TrellisError(
-            f"the teacher {source.name} cannot be loaded ({_first_line(error)}): name a causal model's whole folder."
-        ) from error
-    lacking = [*told["missing_keys"], *(one[0] for one in told["mismatched_keys"])]
-    if lacking:
-        raise TrellisError(
-            f"the teacher {source.name} lacks weights of its shape ({lacking[0]} is one of {len(lacking)}): fetch it "
-            f"again, or say random:{source.name} if that is meant."
-        )
-    return model
-
-
-def _random(transformers: Any, source: Source) -> Any:
+def _random(files: CausalFiles, seed: int) -> Any:
     """A model of the shape, its weights drawn from the seed."""
-    try:
-        config = transformers.AutoConfig.from_pretrained(source.config_file, local_files_only=True)
-        with drawn_from(source.seed):
-            return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except Exception as error:  # as above
-        raise TrellisError(
-            f"no teacher of the shape {source.config_file} can be made ({_first_line(error)}): name a causal model's "
-            "config.json."
-        ) from error
+    config = files.config()
+    with drawn_from(seed):
+        return files.fresh(config)
 
 
-def _tokenizer(transformers: Any, source: Source) -> Tokenizer | None:
+def _tokenizer(files: CausalFiles) -> Tokenizer | None:
     """Its own, or one that the library makes of older files or of a GGUF file; None if there is none."""
-    if not source.path.is_dir() and source.seed is not None:
+    if not files.folder.is_dir():  # but a shape alone
         return None
-    folder, where = _place(source)
-    if (folder / TOKENIZER_FILE).is_file() and not where:
-        return load_tokenizer(folder)
+    if (files.folder / TOKENIZER_FILE).is_file() and not files.gguf:
+        return load_tokenizer(files.folder)
     try:
-        found = transformers.AutoTokenizer.from_pretrained(folder, **where, local_files_only=True)
+        found = files.transformers.AutoTokenizer.from_pretrained(files.folder, **files.gguf, local_files_only=True)
         return SubwordTokenizer(found.backend_tokenizer, found.eos_token, found.unk_token)
-    except Exception:  # as above; without a tokenizer's files the library raises, and its type varies
+    except Exception:  # of a dozen types; without a tokenizer's files the library raises
         return None
-
-
-def _place(source: Source) -> tuple[Path, dict[str, str]]:
-    """The folder, and of a GGUF file its name in it."""
-    return (source.path, {}) if source.path.is_dir() else (source.path.parent, {"gguf_file": source.path.name})
 
 
 def _states_at(body: nn.Module, layer: int, layers: int) -> Callable[[Tensor], Tensor]:
@@ -161,7 +96,3 @@ def _input_of(module: nn.Module, run: Callable[[], object]) -> Tensor:
     finally:
         hook.remove()
     raise AssertionError("the network did not run this layer")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")[:200] or type(error).__name__

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.text import Tokenizer
 
-RANDOM = "random:"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 _OF_NO_WEIGHT = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")  # config entries that move nothing
 
@@ -93,14 +91,8 @@ def find_teacher(name: str | None, seed: int, data_dir: str | None = None) -> So
     """Find a teacher as it is named, or so named in the data folder."""
     if not name:
         raise TrellisError("distillation needs a teacher: set distill.teacher to a model's folder.")
-    random, where = name.startswith(RANDOM), name.removeprefix(RANDOM)
-    places = [Path(where).expanduser()]
-    if folder := data_dir or os.environ.get("TRELLIS_DATA"):
-        places.append(Path(folder) / where)
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        raise TrellisError(f"there is no teacher '{where}': looked at {' and '.join(map(str, places))}.")
-    source = Source(name, storage.model_folder(path), seed if random else None)
+    path = storage.find_model(name.removeprefix(storage.RANDOM), "teacher", "distill.teacher", data_dir)
+    source = Source(name, path, seed if name.startswith(storage.RANDOM) else None)
     _check_kind(source)
     return source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import torch
@@ -22,6 +23,7 @@ from trellis.models.hmm_config import HMMConfig
 from trellis.models.kept import Kept
 from trellis.models.lists import Listed
 from trellis.models.model import Model, ModelConfig, drawn_from
+from trellis.models.networked import placed
 from trellis.models.scorer import MaybeTensor
 from trellis.models.starts import STARTS, ScalarStart
 from trellis.models.supports import (
@@ -98,10 +100,13 @@ class HMM(Model):
         self._kept = Kept()
 
     @classmethod
-    def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
-        """A fresh model, its words in blocks as the configuration says."""
+    def for_text(
+        cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int, data_dir: str | None = None
+    ) -> Self:
+        """A fresh model, its words in blocks as the configuration says; its network may lie in the data folder."""
         assert isinstance(config, HMMConfig)
-        model = cls(config, seed, support_of(config, text, tokenizer, seed))
+        model = cls(placed(config, data_dir), seed, support_of(config, text, tokenizer, seed))
+        model.config = replace(model.config, network=config.network)  # wherever it lay
         model.encoder.begin_with(torch.from_numpy(text.ids[: config.states].astype("int64")))
         return model
 

@@ -1,10 +1,12 @@
-"""Causal transformers of the Hugging Face library as networks: read from a folder, drawn afresh, or made of a shape."""
+"""Causal transformers of the Hugging Face library: found and loaded, and their layers as networks.
+
+A model that cannot be loaded whole is an error of one sentence, never silently another.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +18,101 @@ from torch import Tensor, nn
 from trellis.errors import TrellisError
 from trellis.models import storage
 
-RANDOM = "random:"
 # Of a shape, what says nothing of the network: where it came from, and what its numbers were kept as.
 _NO_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id", "architectures")
+_ENCODER = "model.encoder=pretrained"
+_FOR_GGUF = ("gguf", "accelerate")  # packages without which transformers reads no such file
+
+
+class CausalFiles(NamedTuple):
+    """The files of a causal model, and the library that reads them.
+
+    what    it is to be, for sentences: a teacher or a network
+    name    as people gave it
+    folder  that it lies in, or its config.json alone
+    gguf    of a GGUF file, its name in the folder, as the library's functions take it
+    """
+
+    transformers: Any
+    what: str
+    name: str
+    folder: Path
+    gguf: dict[str, str]
+
+    def config(self) -> Any:
+        """Its shape."""
+        try:
+            return self.transformers.AutoConfig.from_pretrained(self.folder, **self.gguf, local_files_only=True)
+        except Exception as error:  # the library and what it calls raise a dozen types for a broken folder
+            raise self._not_loaded(error) from error
+
+    def fresh(self, config: Any) -> Any:
+        """A model of this shape, its weights drawn from PyTorch's generator."""
+        try:
+            return self.transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        except Exception as error:  # as above
+            raise self._not_loaded(error) from error
+
+    def with_weights(self) -> Any:
+        """The model itself: every weight must come from its files, as the library would draw missing ones and go on."""
+        try:
+            model, told = self.transformers.AutoModelForCausalLM.from_pretrained(
+                self.folder, **self.gguf, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            )
+        except Exception as error:  # as above
+            raise self._not_loaded(error) from error
+        lacking = sorted([*told["missing_keys"], *(one[0] for one in told["mismatched_keys"])])
+        if lacking:
+            raise TrellisError(
+                f"the {self.what} {self.name} lacks weights of its shape ({lacking[0]} is one of {len(lacking)}): "
+                f"fetch it again, or say {storage.RANDOM}{self.name} for fresh ones."
+            )
+        return model
+
+    def _not_loaded(self, error: Exception) -> TrellisError:
+        why = str(error).strip().partition("\n")[0].rstrip(".")[:200] or type(error).__name__
+        return TrellisError(
+            f"the {self.what} {self.name} cannot be loaded ({why}): name the whole folder of a causal model."
+        )
+
+
+def files_at(transformers: Any, path: Path, what: str, name: str) -> CausalFiles:
+    """The files of a folder, of a config.json or of a GGUF file, which needs packages of its own.
+
+    The library names one missing package at a time, and in many words.
+    """
+    if path.suffix != ".gguf":
+        return CausalFiles(transformers, what, name, path, {})
+    for package in _FOR_GGUF:
+        if importlib.util.find_spec(package) is None:
+            raise TrellisError(f"the {what} {name} needs the package {package}: run pip install 'trellis-lm[gguf]'.")
+    return CausalFiles(transformers, what, name, path.parent, {"gguf_file": path.name})
+
+
+def library(wanted_by: str) -> Any:
+    """The transformers library, which is imported only where something needs it."""
+    try:
+        import transformers
+    except ImportError:
+        raise TrellisError(
+            f"{wanted_by} needs the transformers library: run pip install 'trellis-lm[teachers]'."
+        ) from None
+    return transformers
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """No bars and advice of the library meanwhile: what matters of it is said by our own errors."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 class CausalNetwork(NamedTuple):
@@ -37,112 +131,34 @@ class CausalNetwork(NamedTuple):
 
 
 def load_network(name: str, states: int) -> CausalNetwork:
-    """The network of a model's folder, or of a GGUF file in one; `random:` before it draws fresh weights."""
-    transformers, random = _library(), name.startswith(RANDOM)
-    folder, where = _place(name.removeprefix(RANDOM))
+    """The network of a model's folder, or of a GGUF file; `random:` before it draws fresh weights."""
+    transformers = library(_ENCODER)
     with quiet(transformers):
-        config = _read_config(transformers, name, folder, where)
+        files = _files_of(transformers, name)
+        config = files.config()
         _check_positions(config, name, states)
-        model = _fresh(transformers, config, name) if random else _with_weights(transformers, name, folder, where)
-        return _network(model, name)
+        return _network(files.fresh(config) if name.startswith(storage.RANDOM) else files.with_weights(), name)
 
 
 def of_shape(architecture: str) -> CausalNetwork:
     """A network of this shape with fresh weights, which a saved model replaces by its own."""
-    transformers = _library()
+    transformers = library(_ENCODER)
+    saved = CausalFiles(transformers, "network", "of the saved model", Path(), {})
     with quiet(transformers):
         config = transformers.AutoConfig.for_model(**json.loads(architecture))
-        return _network(_fresh(transformers, config, "the saved network"), "the saved network")
+        return _network(saved.fresh(config), saved.name)
 
 
 def shape_of(name: str) -> str:
     """The shape of the network that a folder or GGUF file holds, as JSON."""
-    transformers = _library()
-    folder, where = _place(name.removeprefix(RANDOM))
+    transformers = library(_ENCODER)
     with quiet(transformers):
-        return _described(_read_config(transformers, name, folder, where))
+        return _described(_files_of(transformers, name).config())
 
 
-@contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """No bars and advice of the library meanwhile: what matters of it is said by our own errors."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _library() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise TrellisError(
-            "model.encoder=pretrained needs the transformers library: run pip install 'trellis-lm[teachers]'."
-        ) from None
-    return transformers
-
-
-def _place(name: str) -> tuple[Path, dict[str, str]]:
-    """The folder, as named or so named in the data folder, and of a GGUF file its name there."""
-    places = [Path(name).expanduser()]
-    if data := os.environ.get("TRELLIS_DATA"):
-        places.append(Path(data) / name)
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        raise TrellisError(f"there is no network {places[0]}: set model.network to the folder of a causal model.")
-    if path.suffix == ".gguf":
-        _check_gguf(name)
-        return path.parent, {"gguf_file": path.name}
-    return storage.model_folder(path), {}
-
-
-def _check_gguf(name: str) -> None:
-    """Both packages are needed by the library, which says so of one at a time, and in many words."""
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise TrellisError(f"the network {name} needs the package {package}: run pip install 'trellis-lm[gguf]'.")
-
-
-def _read_config(transformers: Any, name: str, folder: Path, where: dict[str, str]) -> Any:
-    try:
-        return transformers.AutoConfig.from_pretrained(folder, **where, local_files_only=True)
-    except Exception as error:  # the library and what it calls raise a dozen types for a broken folder
-        raise _not_loaded(name, error) from error
-
-
-def _fresh(transformers: Any, config: Any, name: str) -> Any:
-    try:
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except Exception as error:  # as above
-        raise _not_loaded(name, error) from error
-
-
-def _with_weights(transformers: Any, name: str, folder: Path, where: dict[str, str]) -> Any:
-    """Every weight must come from the files: the library would draw missing ones at random and go on."""
-    try:
-        model, told = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, **where, dtype=torch.float32, local_files_only=True, output_loading_info=True
-        )
-    except Exception as error:  # as above
-        raise _not_loaded(name, error) from error
-    lacking = sorted([*told["missing_keys"], *(one[0] for one in told["mismatched_keys"])])
-    if lacking:
-        raise TrellisError(
-            f"the network {name} lacks weights of its shape ({lacking[0]} is one of {len(lacking)}): fetch it again, "
-            f"or say {RANDOM}{name} for fresh ones."
-        )
-    return model
-
-
-def _not_loaded(name: str, error: Exception) -> TrellisError:
-    why = str(error).strip().partition("\n")[0].rstrip(".")[:200] or type(error).__name__
-    return TrellisError(f"the network {name} cannot be loaded ({why}): name the whole folder of a causal model.")
+def _files_of(transformers: Any, name: str) -> CausalFiles:
+    path = storage.find_model(name.removeprefix(storage.RANDOM), "network", "model.network")
+    return files_at(transformers, path, "network", name)
 
 
 def _check_positions(config: Any, name: str, states: int) -> None:

@@ -69,7 +69,9 @@ class KneserNey(Model):
             self.register_buffer(name, table)
 
     @classmethod
-    def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int = 0) -> Self:
+    def for_text(
+        cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int = 0, data_dir: str | None = None
+    ) -> Self:
         """Count a text; the seed decides nothing."""
         assert isinstance(config, KneserNeyConfig)
         return cls.fit(config, text.ids, tokenizer.eos_id if config.sentences else None)

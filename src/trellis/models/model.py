@@ -68,8 +68,13 @@ class Model(nn.Module):
         return []
 
     @classmethod
-    def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
-        """A fresh model to learn this text; most kinds do not look at it before they learn."""
+    def for_text(
+        cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int, data_dir: str | None = None
+    ) -> Self:
+        """A fresh model to learn this text; most kinds do not look at it before they learn.
+
+        What it is made of besides may lie in the data folder, by default TRELLIS_DATA.
+        """
         return cls(config, seed)
 
     def transformers_config(self) -> dict[str, Any]:

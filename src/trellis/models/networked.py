@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trellis.errors import TrellisError
+from trellis.models import storage
 from trellis.models.networks import MLP, Transformer
 from trellis.models.state_vectors import Encoder, vector_of
 from trellis.ops.precision import full_precision
@@ -158,6 +159,16 @@ class Pretrained(Encoder):
     def vectors(self, role: str, encoded: Tensor) -> Tensor:
         """The vectors of states in one of the `ROLES`, N×R."""
         return encoded[self.roles.index(vector_of(role))]
+
+
+def placed(config: HMMConfig, data_dir: str | None) -> HMMConfig:
+    """The configuration with its network, if it needs one, named by where it lies: as named, or in the data folder."""
+    if config.network is None or not config.roles():
+        return config
+    name = config.network.removeprefix(storage.RANDOM)
+    random = config.network.removesuffix(name)
+    place = storage.find_model(name, "network", "model.network", data_dir)
+    return dataclasses.replace(config, network=f"{random}{place}")
 
 
 def _causal_network(config: HMMConfig) -> CausalNetwork:

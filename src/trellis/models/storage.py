@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from trellis.errors import TrellisError
-from trellis.folders import whole_folder
+from trellis.folders import places, whole_folder
 from trellis.settings import build
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 2  # HMMs of format 1 had other parts; a model of any other kind is the same in both
 RUN_FILE = "config.yaml"  # a run's settings, in its folder; the run's best model so far lies beside it in `best`
 OURS = "trellis_"  # begins the model_type of every kind of model here, and the kind's name ends it
+RANDOM = "random:"  # before a model's name: one of its shape with fresh weights
 NESTED = "trellis"  # holds what Trellis knows of a model whose config.json is otherwise that of another library
 
 Config = TypeVar("Config", bound="ModelConfig")
@@ -111,6 +112,18 @@ def read_about(folder: Path) -> dict[str, Any]:
     about = read_json(folder / "config.json")
     nested = about.get(NESTED)
     return nested if isinstance(nested, dict) else about
+
+
+def find_model(name: str, what: str, setting: str, data_dir: str | None = None) -> Path:
+    """The folder or file of a teacher or network: as it is named, or so named in the data folder."""
+    looked_at = places(name, data_dir)
+    path = next((place for place in looked_at if place.exists()), None)
+    if path is None:
+        looked = " and ".join(map(str, looked_at))
+        raise TrellisError(
+            f"there is no {what} '{name}', looked at {looked}: set {setting} to the folder of a causal model."
+        )
+    return model_folder(path)
 
 
 def model_folder(name: str | PathLike[str]) -> Path:

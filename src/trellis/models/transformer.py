@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
+from trellis.models.hugging_face import library
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
 from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.models.softmax import word_log_probs
@@ -74,7 +75,9 @@ class TransformerLM(Model):
             self.model: nn.Module = network(shape)  # named so that tensors on disk have the names of transformers
 
     @classmethod
-    def for_text(cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int) -> Self:
+    def for_text(
+        cls, config: ModelConfig, text: IdFile, tokenizer: Tokenizer, seed: int, data_dir: str | None = None
+    ) -> Self:
         """A fresh model, which begins texts as this tokenizer's models do."""
         assert isinstance(config, TransformerLMConfig)
         begin = _begin(tokenizer) if config.begin is None else config.begin
@@ -159,13 +162,8 @@ def _begin(tokenizer: Tokenizer) -> int:
 
 def _llama(config: TransformerLMConfig) -> tuple[Any, type[nn.Module]]:
     """The network's shape as transformers describes it, and its class."""
-    try:
-        from transformers.models.llama import LlamaConfig, LlamaModel
-    except ImportError:
-        raise TrellisError(
-            "model.kind=transformer needs the transformers library: run pip install 'trellis-lm[teachers]'."
-        ) from None
-    shape = LlamaConfig(
+    transformers = library("model.kind=transformer")
+    shape = transformers.LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.width,
         intermediate_size=32 * -(-config.width // 12),  # 8/3 of the width, in steps that products like
@@ -177,4 +175,4 @@ def _llama(config: TransformerLMConfig) -> tuple[Any, type[nn.Module]]:
         eos_token_id=None,
         pad_token_id=None,
     )
-    return shape, LlamaModel
+    return shape, transformers.LlamaModel
