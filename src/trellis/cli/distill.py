@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trellis.cli.terminal import DataDir, Json, Threads, report
-from trellis.cli.train import configure
+from trellis.cli.train import configure, distilled
 from trellis.errors import TrellisError
 from trellis.progress import short_number, short_time
 
@@ -35,9 +35,7 @@ def run(
 
     What comes of it is kept: `trellis train` with the same settings and training.init=distill begins from it.
     """
-    from trellis.distillation import distill
     from trellis.models.hmm_config import HMMConfig
-    from trellis.models.supports import support_of
     from trellis.text.sources import prepare_texts
 
     config = configure(settings or [], data_dir)
@@ -46,13 +44,7 @@ def run(
     if config.distill.teacher is None:
         raise TrellisError("distillation needs a teacher: set distill.teacher to a model's folder.")
     texts = prepare_texts(config.data)
-    shape = config.with_vocabulary(texts.tokenizer.vocab_size)
-    assert isinstance(shape, HMMConfig)
-    support = support_of(shape, texts.train, texts.tokenizer, config.training.seed)
-    found = distill(
-        config.distill, texts.train, texts.tokenizer, shape.states, support, data_dir=config.data.data_dir
-    )  # fmt: skip
-    about = dict(found.about)
+    about = dict(distilled(config, config.with_vocabulary(texts.tokenizer.vocab_size), texts).about)
     report(json, about, *_figures(about), ("next", _next(settings or [], data_dir)))
 
 

@@ -74,10 +74,10 @@ def run(
             save(config, config.folder / RUN_FILE)
         _announce(config, texts)
     try:
-        distilled = _distilled(config, shape, texts)
+        taught = distilled(config, shape, texts) if config.training.init == "distill" else None
         trained = train(
             make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
-            labels=texts.labels, distilled=distilled,
+            labels=texts.labels, distilled=taught,
         )  # fmt: skip
     except Stopped as stopped:
         if chief():
@@ -151,10 +151,8 @@ def _check_distillation(config: RunConfig) -> None:
         raise TrellisError("training.init=distill learns from labels of its own: leave out data.labels.")
 
 
-def _distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled | None:
-    """What the teacher says of the training text, if there is one; found once and kept."""
-    if config.training.init != "distill":
-        return None
+def distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled:
+    """What the teacher says of the training text; found once and kept."""
     from trellis.distillation import distill
     from trellis.models.hmm_config import HMMConfig
     from trellis.models.supports import support_of
