@@ -34,6 +34,33 @@ def _itself(final_BS: Tensor) -> Tensor:
     return final_BS
 
 
+class Ahead(NamedTuple):
+    """Factors by which tokens were divided, though they belong to the steps after: as if each were seen too early.
+
+    A row's last token has none, so that the whole row has its own probability; but what is said of a token before must
+    take its factor back.
+
+    log_factor_KS  the distinct ones
+    index_BT       which of them each token was divided by; −1: none
+    """
+
+    log_factor_KS: Tensor
+    index_BT: Tensor
+
+    def taken_back(self, log_prob_BT: Tensor, belief_BTS: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(o_t | o_<t) and p(z_t | o_≤t), from what a walk through the divided columns found."""
+        peak_K1 = self.log_factor_KS.amax(1, keepdim=True)
+        factor_KS, given_BT = (self.log_factor_KS - peak_K1).exp(), self.index_BT >= 0
+        place_BT = self.index_BT.clamp_min(0)
+        weighed_BTS = torch.where(given_BT[..., None], belief_BTS * factor_KS[place_BT], belief_BTS)
+        total_BT = weighed_BTS.sum(-1)
+        # A token that is impossible has no belief, and its row stays impossible.
+        log_total_BT = torch.where(given_BT & (total_BT > 0), total_BT.log() + peak_K1.squeeze(1)[place_BT], 0.0)
+        before_BT = torch.nn.functional.pad(log_total_BT, (1, 0))[:, : log_total_BT.shape[1]]
+        weighed_BTS = weighed_BTS / total_BT.clamp_min(torch.finfo(total_BT.dtype).tiny)[..., None]
+        return log_prob_BT + log_total_BT - before_BT, weighed_BTS
+
+
 class Chain(NamedTuple):
     """B rows of up to T tokens, each of which may have any of S states.
 
@@ -50,6 +77,7 @@ class Chain(NamedTuple):
                     model carries on
     log_first       log p(first state) of one row in float64, where float32 may not hold it; None: `log_first_BS` does
     scaled          what `scaled` makes of the columns, if that was made before
+    ahead           what the columns of tokens were divided by for the steps after them; None: nothing
     """
 
     log_first_BS: Tensor
@@ -63,6 +91,7 @@ class Chain(NamedTuple):
     carry: Callable[[Tensor], Tensor] = _itself
     log_first: Callable[[int], Tensor] | None = None
     scaled: tuple[Tensor, Tensor] | None = None
+    ahead: Ahead | None = None
 
     @classmethod
     def dense(

@@ -58,12 +58,17 @@ def _batch_first(done: Walk, found_TBS: Tensor) -> Tensor:
     return done.rows.unsort(found_TBS, 1).transpose(0, 1)
 
 
+def _filtered(chain: Chain, done: Walk) -> tuple[Tensor, Tensor]:
+    """log p(o_t | o_<t) and p(z_t | o_≤t)."""
+    found = _batch_first(done, done.log_prob_TB), _batch_first(done, done.belief_TBS)
+    return found if chain.ahead is None else chain.ahead.taken_back(*found)
+
+
 @torch.no_grad()
 def filter(chain: Chain) -> Filtered:  # the name of the algorithm
     """Each token's log-probability and the belief after it."""
     done = walk(chain, *chain.columns())
-    beliefs = _batch_first(done, done.log_prob_TB), _batch_first(done, done.belief_TBS)
-    return Filtered(*beliefs, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
+    return Filtered(*_filtered(chain, done), chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
 
 
 @torch.no_grad()
@@ -72,7 +77,7 @@ def smooth(chain: Chain) -> Smoothed:
     done = walk(chain, *chain.columns())
     posterior_TBS = walk_back(done, possible(done.log_prob_TB), posterior_only=True).posterior_TBS
     # Rounding can leave a state that is next to impossible a little less than nothing, and no logarithm.
-    posteriors = _batch_first(done, done.log_prob_TB), _batch_first(done, posterior_TBS.clamp_min_(0.0))
+    posteriors = _filtered(chain, done)[0], _batch_first(done, posterior_TBS.clamp_min_(0.0))
     return Smoothed(*posteriors, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
 
 
@@ -89,9 +94,10 @@ class _Score(torch.autograd.Function):
         ctx: Any, chain: Chain, index_BT: Tensor, log_first_BS: Tensor, log_columns_NS: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
         ctx.done, ctx.shape = walk(chain, log_columns_NS, index_BT), log_columns_NS.shape
+        ctx.whole_rows = chain.ahead is not None
         rows = ctx.done.rows
         # Clones: an output that its own backward holds would keep the whole pass alive for ever.
-        return rows.unsort(ctx.done.log_prob_TB, 1).T.clone(), rows.unsort(ctx.done.final_BS).clone()
+        return _filtered(chain, ctx.done)[0].clone(), rows.unsort(ctx.done.final_BS).clone()
 
     @staticmethod
     @once_differentiable
@@ -100,6 +106,8 @@ class _Score(torch.autograd.Function):
         if done.rescued and bool(grad_final_BS.any()):
             raise TrellisError("a sequence this improbable has no gradient through its beliefs: detach the state.")
         sort, unsort = done.rows.sort, done.rows.unsort
+        if ctx.whole_rows and not bool((grad_log_prob_BT == grad_log_prob_BT[:, :1]).all()):
+            raise TrellisError("states that remember words learn from whole rows: weigh rows, not single tokens.")
         found = walk_back(done, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS))
         columns_NS = found.posterior_TBS.new_zeros(ctx.shape)
         columns_NS.index_add_(0, done.evidence.index_TB.flatten(), found.posterior_TBS.flatten(0, 1))

@@ -18,6 +18,7 @@ from trellis.inference.chain import empty_rows_keep, log_belief
 from trellis.inference.transitions import crossings
 from trellis.models.encoders import Vectors
 from trellis.models.lists import Crossing, Listed
+from trellis.models.remembering import remembering_chain
 from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.models.supports import Support, TakingPart
 from trellis.ops.pairs import Pairs
@@ -56,7 +57,7 @@ class Asked(NamedTuple):
 
     def check_shapes(self, model: HMM) -> None:
         """Refuse what does not belong to this batch and this model."""
-        shape, rows, states = self.ids_BT.shape, len(self.ids_BT), model.config.states
+        shape, rows, states = self.ids_BT.shape, len(self.ids_BT), model.config.states + model.config.memory
         if self.state is not None and self.state.shape != (rows, states):
             raise TrellisError(
                 f"a state of shape {tuple(self.state.shape)} does not belong to {rows} rows of this model: "
@@ -88,6 +89,8 @@ def _checked_labels(labels_BT: Tensor, ids_BT: Tensor, lengths_B: Tensor | None,
 def chain_of(model: HMM, asked: Asked) -> Chain:
     """The chain of a batch."""
     asked = asked.ready(model)
+    if model.memory is not None:
+        return remembering_chain(model, asked)
     if model.support is None:
         return _dense_chain(model, asked)
     if asked.missing_BT is not None:

@@ -14,16 +14,19 @@ from trellis.errors import TrellisError
 from trellis.inference import Chain, Filtered, KBest, Paths, Smoothed
 from trellis.inference.chain import check_lengths, scaled
 from trellis.inference.forward import possible
+from trellis.models import generation
 from trellis.models.budgets import within_budget
 from trellis.models.chains import Asked, chain_of, push_beliefs
 from trellis.models.emissions import EMISSIONS, ScalarEmission
 from trellis.models.encoders import ENCODERS, Picked, Vectors
-from trellis.models.generation import Samples, sample
+from trellis.models.generation import Samples
 from trellis.models.hmm_config import HMMConfig
 from trellis.models.kept import Kept
 from trellis.models.lists import Listed
+from trellis.models.memory import Memory
 from trellis.models.model import Model, ModelConfig, drawn_from
 from trellis.models.networked import placed
+from trellis.models.remembering import Remembered, push
 from trellis.models.scorer import MaybeTensor
 from trellis.models.starts import STARTS, ScalarStart
 from trellis.models.supports import (
@@ -97,6 +100,7 @@ class HMM(Model):
             self.start = STARTS[config.start](config)
             self.transition = TRANSITIONS[config.transition](config, blocks)
             self.emission = EMISSIONS[config.emission](config, self.block_size)
+            self.memory = Memory(config) if config.memory else None
         self._kept = Kept()
 
     @classmethod
@@ -236,7 +240,10 @@ class HMM(Model):
     ) -> Samples:
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
         lengths_B = torch.full((batch,), length, device=self.device)
-        return sample(self.predicted(batch, state), self.rows, lengths_B, end, generator)
+        memory = None
+        if self.memory is not None:
+            memory = generation.Memory(Remembered.of(self, state, batch).words_BM.clone(), self._after)
+        return generation.sample(self.predicted(batch, state), self.rows, lengths_B, end, generator, memory)
 
     def expected_counts(
         self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None, labels_BT: MaybeTensor = None
@@ -399,10 +406,17 @@ class HMM(Model):
         """p(next state | all before), over all states, B×S."""
         if state is None:
             return self.log_start().exp().expand(batch, -1)
+        if self.memory is not None:
+            return push(self, state)
         if self.support is not None:
             return push_beliefs(self, self.vectors(self.everything), state)
         between = self.transition.between
         return self.kept("transition", lambda: between(self.vectors(self.everything), self.everything())).push(state, 0)
+
+    def _after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
+        """p(next state | state, words), N×S, where states remember words, the newest first."""
+        belief_NS = torch.nn.functional.one_hot(states_N, self.config.states).to(next(self.parameters()))
+        return push(self, Remembered(belief_NS, words_NM).joined())
 
     @torch.no_grad()
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -478,6 +492,11 @@ class HMM(Model):
         return model
 
     def _check_pairs(self, why: str) -> None:
+        if self.memory is not None:
+            raise TrellisError(
+                "states that remember words have no tables of their own: ask about texts, or about a model without "
+                "model.memory."
+            )
         if self.config.states > LARGEST_DENSE:
             raise TrellisError(f"all pairs of {self.config.states:,} states do not fit in memory, {why}.")
 

@@ -46,6 +46,8 @@ class HMMConfig(ModelConfig):
     inputs: Literal["states", "text"] = "states"  # pretrained: fresh embeddings of states, or those of the text's words
     architecture: str | None = None  # pretrained: the network's shape, found in its folder when the model is made
     bias: bool = False  # low-rank emission: a bias a word
+    memory: int = 0  # words that the next state depends on besides the state: 0 is a plain HMM; needs a dense support
+    memory_dropout: float = 0.0  # share of the remembered words' vectors left out of a training batch
     dropout: float = 0.0  # share of every block's states left out of a training batch
     init_scale: float | None = None  # spread of fresh vectors; by default width^-1/2 if networks end in a norm, and
     # else width^-1/4; embeddings of pretrained have the spread of its own words
@@ -62,8 +64,21 @@ class HMMConfig(ModelConfig):
             raise TrellisError(f"model.dropout must be at least 0 and below 1, not {self.dropout}.")
         if self.support != "words":
             self.kept(self.states // self.blocks if self.support != "dense" else self.states)
+        self._check_memory()
         if self.unclustered is not None and self.support in ("dense", "brown", "words", "uniform"):
             raise TrellisError("model.unclustered is for a support of a file: leave it out, or name the file.")
+
+    def _check_memory(self) -> None:
+        if not 0 <= self.memory <= 3:
+            raise TrellisError(f"model.memory must lie between 0 and 3 words, not {self.memory}.")
+        if not 0 <= self.memory_dropout < 1:
+            raise TrellisError(f"model.memory_dropout must be at least 0 and below 1, not {self.memory_dropout}.")
+        if self.memory and (self.support != "dense" or self.transition != "low_rank" or self.dropout):
+            raise TrellisError(
+                "model.memory needs model.support=dense, model.transition=low_rank and no model.dropout."
+            )
+        if self.memory_dropout and not self.memory:
+            raise TrellisError("model.memory_dropout needs a memory: set model.memory=1.")
 
     def _check_names(self) -> None:
         choices: dict[str, Collection[str]] = {

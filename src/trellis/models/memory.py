@@ -1,0 +1,81 @@
+"""States that remember words: how a state is left depends on the words that it and those before it emitted.
+
+    p(z′ | z, x) = T[z, z′] exp(c_x[z′]) / N(z, x),    c_x = entering · d_x,    N(z, x) = Σ_z′ T[z, z′] exp(c_x[z′])
+
+with the plain transition T and a vector d_x a word; of several words their vectors are added. This is an exact HMM over
+pairs of a state and its words, tied through vectors (a cloned HMM, Dedieu et al. 2019, with factored parameters). As
+words are observed, a chain needs no pairs: a token is weighed by p(x_t | z) exp(c_x_t−1[z]) / N(z, x_t), and steps
+cross T alone. The last token of a row is not divided by N: that belongs to the step after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trellis.inference import Dense
+
+if TYPE_CHECKING:
+    from trellis.models.hmm_config import HMMConfig
+
+NONE, MISSING = -1, -2  # in the place of a word: before a text begins, and of a word that was not seen
+
+
+class Contexts(NamedTuple):
+    """What is remembered at each place of a batch.
+
+    words_KM   the distinct contexts: the last M words, the newest first
+    place_BT1  of each row, the context before its first token, and after each token
+    """
+
+    words_KM: Tensor
+    place_BT1: Tensor
+
+    @classmethod
+    def of(cls, before_BM: Tensor, ids_BT: Tensor, vocab_size: int) -> Contexts:
+        """Those of rows that begin after these words, the newest first."""
+        memory, time = before_BM.shape[1], ids_BT.shape[1]
+        all_BN = torch.cat([before_BM.flip(1), ids_BT], 1)
+        words_BTM = torch.stack([all_BN[:, memory - 1 - m : memory + time - m] for m in range(memory)], 2)
+        base = torch.tensor([(vocab_size + 2) ** m for m in range(memory)], device=ids_BT.device)
+        code_K, place_BT1 = ((words_BTM + 2) * base).sum(2).unique(return_inverse=True)
+        words_KM = code_K[:, None] // base % (vocab_size + 2) - 2
+        return cls(words_KM, place_BT1)
+
+
+class Memory(nn.Module):
+    """A vector for each word at each of the places that are remembered."""
+
+    def __init__(self, config: HMMConfig) -> None:
+        super().__init__()
+        self.words = nn.Parameter(torch.zeros(config.memory, config.vocab_size, config.width))
+        self.dropout = config.memory_dropout
+
+    def log_enter(self, entering_SR: Tensor, words_KM: Tensor) -> Tensor:
+        """c_x[z′] of these contexts, K×S; a word that is not there adds nothing."""
+        there_KM1 = (words_KM >= 0).unsqueeze(-1)
+        chosen = [
+            words_VR.index_select(0, words_K.clamp_min(0)) * there_K1
+            for words_VR, words_K, there_K1 in zip(self.words, words_KM.T, there_KM1.unbind(1), strict=True)
+        ]
+        sum_KR = functional.dropout(torch.stack(chosen).sum(0), self.dropout, self.training)
+        return (sum_KR @ entering_SR.T).to(entering_SR)
+
+
+def log_totals(transition: Dense, log_enter_KS: Tensor) -> Tensor:
+    """log N(z, x) of contexts, K×S: one product with the transition."""
+    peak_K1 = log_enter_KS.detach().amax(1, keepdim=True)
+    return ((log_enter_KS - peak_K1).exp() @ transition.matrix_SS.T).to(log_enter_KS).log() + peak_K1
+
+
+def gap_matrix(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> Tensor:
+    """p(next state | state) where the word of the latter was not seen, S×S: the sum over all words.
+
+    T[z, z′] Σ_x p(x | z) exp(c_x[z′]) / N(z, x).
+    """
+    peak_V1 = log_enter_VS.amax(1, keepdim=True)
+    leave_VS = (log_emission_VS + peak_V1 - log_totals(transition, log_enter_VS)).exp()
+    return transition.matrix_SS * (leave_VS.T @ (log_enter_VS - peak_V1).exp())

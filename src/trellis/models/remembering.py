@@ -1,0 +1,148 @@
+"""Chains of an HMM whose states remember words: the memory is in the evidence of tokens, and steps are as ever.
+
+The state that such a model carries is a belief, and beside it the last words, by their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from trellis.errors import TrellisError
+from trellis.inference import BlockPairs, Chain, Dense
+from trellis.inference.chain import Ahead, log_belief
+from trellis.models.encoders import Vectors
+from trellis.models.memory import MISSING, NONE, Contexts, Memory, gap_matrix, log_totals
+from trellis.ops.precision import widened
+
+if TYPE_CHECKING:
+    from trellis.models.chains import Asked
+    from trellis.models.hmm import HMM
+
+
+class Remembered(NamedTuple):
+    """A carried state in its two parts: the belief, and the last words, the newest first, NONE where there is none."""
+
+    belief_BS: Tensor
+    words_BM: Tensor
+
+    @classmethod
+    def of(cls, model: HMM, state: Tensor | None, rows: int) -> Remembered:
+        """The parts of a state; of None, those of a text that begins."""
+        states, memory = model.config.states, model.config.memory
+        if state is None:
+            words_BM = torch.full((rows, memory), NONE, device=model.device)
+            return cls(model.log_start().exp().expand(rows, -1), words_BM)
+        return cls(state[:, :states], state[:, states:].round().long())
+
+    def joined(self) -> Tensor:
+        """The state that is carried on."""
+        return torch.cat([self.belief_BS, self.words_BM.to(self.belief_BS)], 1)
+
+
+class _Steps:
+    """What steps of a batch are made of: the plain transition, and what contexts add to it."""
+
+    def __init__(self, model: HMM, vectors: Vectors) -> None:
+        self.model, self.vectors, self.everything = model, vectors, model.everything()
+        self.transition = model.kept("transition", self._between)
+
+    def _between(self) -> Dense:
+        return cast(Dense, self.model.transition.between(self.vectors, self.everything))
+
+    def log_enter(self, words_KM: Tensor) -> Tensor:
+        """c of these contexts, K×S."""
+        entering_SR = self.vectors.vectors("entering", self.vectors.encode(self.everything))
+        return cast(Memory, self.model.memory).log_enter(entering_SR, words_KM)
+
+    def gap(self) -> Tensor:
+        """p(next state | state) after a word that was not seen, S×S."""
+        return self.model.kept("gap", self._gap)
+
+    def _gap(self) -> Tensor:
+        if self.model.config.memory > 1:
+            raise TrellisError(
+                f"a gap in a text would be summed over all {self.model.config.memory}-word memories: ask a model with "
+                "model.memory=1."
+            )
+        words_V1 = torch.arange(self.model.config.vocab_size, device=self.model.device)[:, None]
+        return gap_matrix(self.transition, self.model.log_emission(), self.log_enter(words_V1))
+
+
+def push(model: HMM, state: Tensor) -> Tensor:
+    """p(next state | all before), B×S."""
+    steps = _Steps(model, model.vectors(model.everything))
+    belief_BS, words_BM = Remembered.of(model, state, len(state))
+    log_enter_BS = steps.log_enter(words_BM)
+    leave_BS = belief_BS * (-log_totals(steps.transition, log_enter_BS)).exp()
+    return _past_gaps(steps, belief_BS, words_BM, steps.transition.push(leave_BS, 0) * log_enter_BS.exp())
+
+
+def _past_gaps(steps: _Steps, belief_BS: Tensor, words_BM: Tensor, pushed_BS: Tensor) -> Tensor:
+    """These pushed beliefs, but where the last word was not seen, those that sum over it."""
+    missing_B = (words_BM == MISSING).any(1)
+    if not bool(missing_B.any()):
+        return pushed_BS
+    return torch.where(missing_B[:, None], (belief_BS @ steps.gap()).to(pushed_BS), pushed_BS)
+
+
+def remembering_chain(model: HMM, asked: Asked) -> Chain:
+    """A chain whose steps cross the plain transition, and after a word that was not seen the sum over all words."""
+    batch, time = asked.ids_BT.shape
+    steps = _Steps(model, model.vectors(model.everything))
+    before = Remembered.of(model, asked.state, batch)
+    ids_BT = asked.ids_BT if asked.missing_BT is None else asked.ids_BT.masked_fill(asked.missing_BT, MISSING)
+    contexts = Contexts.of(before.words_BM, ids_BT, model.config.vocab_size)
+    log_enter_KS = steps.log_enter(contexts.words_KM)
+    log_total_KS = log_totals(steps.transition, log_enter_KS)
+    log_columns_NS, index_BT, _ = model.columns(
+        asked.ids_BT, lambda words_N: model.emission.columns(steps.vectors, steps.everything, words_N)
+    )
+    missing_BT = torch.zeros_like(ids_BT, dtype=torch.bool) if asked.missing_BT is None else asked.missing_BT
+    last_B = asked.lengths_B if asked.lengths_B is not None else torch.full((batch,), time, device=ids_BT.device)
+    inside_BT = torch.arange(1, time + 1, device=ids_BT.device) < last_B[:, None]  # but for the last token
+    after_gap_BT = torch.cat([(before.words_BM == MISSING).any(1)[:, None], missing_BT[:, :-1]], 1)[:, :time]
+    evidence_BTS = log_columns_NS[index_BT].masked_fill(missing_BT[..., None], 0.0)
+    evidence_BTS = evidence_BTS + log_enter_KS[contexts.place_BT1[:, :-1]].masked_fill(after_gap_BT[..., None], 0.0)
+    divided_BT = inside_BT & ~missing_BT
+    ahead_BT = torch.where(divided_BT, contexts.place_BT1[:, 1:], -1)
+    evidence_BTS = evidence_BTS - log_total_KS[ahead_BT.clamp_min(0)].masked_fill(~divided_BT[..., None], 0.0)
+    return Chain(
+        _log_first(steps, asked, before, log_total_KS[contexts.place_BT1[:, 0]]),
+        steps.transition if not bool(after_gap_BT[:, 1:].any()) else _with_gaps(steps, after_gap_BT),
+        evidence_BTS.flatten(0, 1),
+        torch.arange(batch * time, device=ids_BT.device).view(batch, time),
+        asked.lengths_B,
+        labels_BT=asked.labels_BT,
+        carry=_carrying(before, contexts, last_B),
+        ahead=Ahead(log_total_KS.detach(), ahead_BT),
+    )
+
+
+def _log_first(steps: _Steps, asked: Asked, before: Remembered, log_total_BS: Tensor) -> Tensor:
+    """log p(first state) but for what its context adds, which the evidence of the first token has."""
+    if asked.state is None:
+        return steps.model.log_start(steps.vectors, steps.everything).expand(len(before.belief_BS), -1)
+    belief_BS = before.belief_BS
+    pushed_BS = steps.transition.push(belief_BS * (-log_total_BS).exp(), 0)
+    return log_belief(_past_gaps(steps, belief_BS, before.words_BM, pushed_BS), belief_BS)
+
+
+def _with_gaps(steps: _Steps, after_gap_BT: Tensor) -> BlockPairs:
+    """Two matrices: the plain one, and the one after a word that was not seen."""
+    into_PSS = torch.stack([steps.transition.matrix_SS.T, steps.gap().T])
+    return BlockPairs(into_PSS, after_gap_BT.long(), lambda chosen_N: widened(into_PSS.detach()[chosen_N]).log())
+
+
+def _carrying(before: Remembered, contexts: Contexts, last_B: Tensor) -> Callable[[Tensor], Tensor]:
+    """From beliefs after each row's last token to the state carried on; a row without tokens ends as it began."""
+
+    def carry(final_BS: Tensor) -> Tensor:
+        words_BM = contexts.words_KM[contexts.place_BT1.gather(1, last_B[:, None]).squeeze(1)]
+        belief_BS = torch.where((last_B > 0)[:, None], final_BS, before.belief_BS)
+        return Remembered(belief_BS, words_BM).joined()
+
+    return carry

@@ -1,0 +1,235 @@
+"""States that remember words are a plain HMM over all pairs of a state and its words: every answer is the same."""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from trellis import TrellisError
+from trellis.models import HMM, HMMConfig
+
+WORDS, STATES = 4, 3
+LENGTHS = torch.tensor([5, 1, 4, 0, 3])
+
+
+def model_of(memory=1, seed=0, **changes):
+    parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 3} | changes
+    model = HMM(HMMConfig(WORDS, STATES, memory=memory, **parts), seed=seed).double().eval()
+    with torch.no_grad():
+        model.memory.words.normal_(generator=torch.Generator().manual_seed(seed)).mul_(1.5)
+    return model
+
+
+def stepping(model, words):
+    """p(z′ | z, words), S×S, straight from the formula; the newest word first, None where there is none."""
+    everything = torch.arange(STATES)
+    logits = model.transition.log_rows(model.encoder, everything, everything)
+    entering = model.encoder.vectors("entering", model.encoder.encode(everything))
+    for place, word in enumerate(words):
+        if word is not None:
+            logits = logits + entering @ model.memory.words[place, word]
+    return logits.softmax(-1)
+
+
+def pairs(model):
+    """The plain HMM over (words, state), with the words themselves as emissions; and its first beliefs."""
+    memory = model.config.memory
+    start, emission = model.log_start().exp(), model._log_emission().exp().T
+    contexts = [
+        context + (None,) * (memory - size)
+        for size in range(1, memory + 1)
+        for context in itertools.product(range(WORDS), repeat=size)
+    ]
+    number = {context: place for place, context in enumerate(contexts)}
+    size = len(contexts) * STATES
+    transition, words = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, WORDS, dtype=torch.float64)
+    first = torch.zeros(size, dtype=torch.float64)
+    for context, place in number.items():
+        words[place * STATES : (place + 1) * STATES, context[0]] = 1.0
+        step = stepping(model, context)
+        for word in range(WORDS):
+            there = number[(word, *context)[:memory]]
+            block = step * emission[:, word]
+            transition[place * STATES : (place + 1) * STATES, there * STATES : (there + 1) * STATES] = block
+    for word in range(WORDS):
+        place = number[(word,) + (None,) * (memory - 1)]
+        first[place * STATES : (place + 1) * STATES] = start * emission[:, word]
+    twin = HMM(HMMConfig(WORDS, size), seed=0).double().eval()
+    twin.set_tables(first, transition, words)
+    return twin
+
+
+def texts(seed=0, batch=5, time=5):
+    return torch.randint(WORDS, (batch, time), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=[1, 2], ids=["one word", "two words"])
+def both(request):
+    model = model_of(request.param)
+    with torch.no_grad():
+        return model, pairs(model)
+
+
+def test_scores_are_those_of_the_pairs_token_by_token(both):
+    model, twin = both
+    with torch.no_grad():
+        ours, theirs = model.score(texts(), lengths_B=LENGTHS)[0], twin.score(texts(), lengths_B=LENGTHS)[0]
+    assert_close(ours, theirs)
+
+
+def test_text_in_pieces_scores_as_it_does_whole(both):
+    model, _ = both
+    whole, _ = model.score(texts(time=7))
+    for cut in range(1, 8):
+        first, state = model.score(texts(time=7)[:, :cut])
+        second, _ = model.score(texts(time=7)[:, cut:], state)
+        assert_close(torch.cat([first, second], 1), whole)
+
+
+def test_rows_that_end_early_carry_their_own_words(both):
+    model, twin = both
+    with torch.no_grad():
+        _, ours = model.score(texts(), lengths_B=LENGTHS)
+        _, theirs = twin.score(texts(), lengths_B=LENGTHS)
+        more = texts(seed=1)[:, :3]
+        keep = LENGTHS > 0  # a row without tokens has a belief before its first word, which pairs do not have
+        assert_close(model.score(more, ours)[0][keep], twin.score(more, theirs)[0][keep])
+
+
+def test_posteriors_paths_and_entropy_are_those_of_the_pairs(both):
+    model, twin = both
+    ids, lengths = texts(), LENGTHS
+    ours, theirs = model.smooth(ids, lengths_B=lengths), twin.smooth(ids, lengths_B=lengths)
+    assert_close(ours.log_prob_BT, theirs.log_prob_BT)
+    folded = theirs.posterior_BTS.unflatten(2, (-1, STATES)).sum(2)
+    assert_close(ours.posterior_BTS, folded)
+    assert_close(model.entropy(ids, lengths_B=lengths), twin.entropy(ids, lengths_B=lengths))
+    best, pairs_best = model.viterbi(ids, lengths_B=lengths), twin.viterbi(ids, lengths_B=lengths)
+    assert_close(best.log_prob_B, pairs_best.log_prob_B)
+    assert torch.equal(best.states_BT, torch.where(pairs_best.states_BT < 0, -1, pairs_best.states_BT % STATES))
+    some, pairs_some = model.k_best(ids, 4, lengths_B=lengths), twin.k_best(ids, 4, lengths_B=lengths)
+    assert_close(some.log_prob_BK, pairs_some.log_prob_BK)
+
+
+def test_beliefs_after_each_token_are_those_of_the_pairs(both):
+    model, twin = both
+    ours, theirs = model.filter(texts(), lengths_B=LENGTHS), twin.filter(texts(), lengths_B=LENGTHS)
+    assert_close(ours.belief_BTS, theirs.belief_BTS.unflatten(2, (-1, STATES)).sum(2))
+
+
+def test_the_next_word_is_that_of_the_pairs(both):
+    model, twin = both
+    with torch.no_grad():
+        (_, ours), (_, theirs) = model.score(texts()), twin.score(texts())
+    assert_close(model.next_token(ours), twin.next_token(theirs))
+    assert_close(model.next_token(), twin.next_token())
+
+
+def test_samples_have_the_words_that_the_model_expects():
+    model = model_of()
+    drawn = model.sample(20_000, 3, generator=torch.Generator().manual_seed(0)).tokens_BT
+    found = torch.bincount(drawn[:, 0] * WORDS**2 + drawn[:, 1] * WORDS + drawn[:, 2], minlength=WORDS**3) / len(drawn)
+    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=3)))
+    with torch.no_grad():
+        wanted = model.score(everything)[0].sum(1).exp()
+    assert_close(found.double(), wanted, atol=0.01, rtol=0)
+    assert_close(wanted.sum(), torch.tensor(1.0).double())
+
+
+def test_slopes_of_every_parameter():
+    model = model_of(2)
+    ids = texts(batch=3, time=4)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+
+    def total(*given):
+        return torch.func.functional_call(model, dict(zip(names, given, strict=True)), (ids,))
+
+    model.forward = lambda ids: model.score(ids, lengths_B=torch.tensor([4, 2, 1]))[0].sum()
+    assert torch.autograd.gradcheck(total, parameters)
+
+
+def test_single_tokens_cannot_be_weighed():
+    model = model_of()
+    log_prob_BT, _ = model.score(texts())
+    with pytest.raises(TrellisError, match="weigh rows, not single tokens"):
+        (log_prob_BT * torch.rand(5, 5)).sum().backward()
+
+
+def test_gaps_are_summed_over_words():
+    model = model_of()
+    ids = texts(batch=4, time=4)
+    missing = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 0, 0, 0]]).bool()
+    with torch.no_grad():
+        found, state = model.score(ids, missing_BT=missing)
+        for row in range(4):
+            wanted = 0.0
+            more = 0.0
+            for words in itertools.product(range(WORDS), repeat=int(missing[row].sum())):
+                filled = ids[row].clone()
+                filled[missing[row]] = torch.tensor(words, dtype=torch.int64)
+                wanted += float(model.score(filled[None])[0].sum().exp())
+                more += float(model.score(torch.cat([filled, torch.tensor([2, 1])])[None])[0].sum().exp())
+            assert float(found[row].sum().exp()) == pytest.approx(wanted, rel=1e-9)
+            after, _ = model.score(torch.tensor([[2, 1]]), state[row : row + 1])
+            assert float((found[row].sum() + after.sum()).exp()) == pytest.approx(more, rel=1e-9)
+
+
+def test_gaps_of_a_longer_memory_are_refused():
+    with pytest.raises(TrellisError, match=r"ask a model with model\.memory=1"):
+        model_of(2).score(texts(), missing_BT=texts() == 0)
+
+
+def test_what_only_plain_states_have_is_refused():
+    for question in ("tables", "plain", "dense"):
+        with pytest.raises(TrellisError, match="states that remember words have no tables of their own"):
+            getattr(model_of(), question)()
+
+
+def test_a_saved_model_is_the_same(tmp_path):
+    model = model_of(2)
+    model.save_pretrained(tmp_path / "model")
+    found = HMM.from_pretrained(tmp_path / "model")
+    assert_close(found.score(texts())[0], model.score(texts())[0])
+
+
+@torch.no_grad()
+def test_labels_given_score_the_path_and_its_text():
+    model = model_of()
+    ids, labels = texts(batch=1, time=3), torch.tensor([[2, -1, 0]])
+    found = float(model.score(ids, labels_BT=labels)[0].sum().exp())
+    wanted = sum(
+        float(model.score(ids, labels_BT=torch.tensor([[2, middle, 0]]))[0].sum().exp()) for middle in range(STATES)
+    )
+    assert found == pytest.approx(wanted)
+    everything = itertools.product(range(STATES), repeat=3)
+    whole = sum(float(model.score(ids, labels_BT=torch.tensor([path]))[0].sum().exp()) for path in everything)
+    assert whole == pytest.approx(float(model.score(ids)[0].sum().exp()))
+
+
+def test_float32_and_native_code_agree_with_float64():
+    model = model_of()
+    ids = texts(batch=6, time=9)
+    ours, theirs = model.score(ids)[0], model.float().score(ids)[0]
+    assert_close(theirs.double(), ours, rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_word_of_memory_it_is_the_plain_model():
+    model = model_of()
+    with torch.no_grad():
+        model.memory.words.zero_()
+    plain = HMM(HMMConfig(WORDS, STATES, start="low_rank", transition="low_rank", emission="low_rank", width=3), seed=0)
+    assert_close(model.score(texts())[0], plain.double().score(texts())[0])
+
+
+def test_bad_settings_and_states_are_refused():
+    parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 3}
+    with pytest.raises(TrellisError, match="between 0 and 3 words"):
+        HMMConfig(WORDS, STATES, memory=4, **parts)
+    with pytest.raises(TrellisError, match=r"needs model\.support=dense, model\.transition=low_rank"):
+        HMMConfig(WORDS, STATES, memory=1)
+    with pytest.raises(TrellisError, match="memory_dropout needs a memory"):
+        HMMConfig(WORDS, STATES, memory_dropout=0.3, **parts)
+    plain = HMM(HMMConfig(WORDS, STATES, **parts), seed=0).double()
+    with pytest.raises(TrellisError, match="does not belong to 5 rows of this model"):
+        model_of().score(texts(), plain.score(texts())[1])
