@@ -47,18 +47,26 @@ class Ahead(NamedTuple):
     log_factor_KS: Tensor
     index_BT: Tensor
 
-    def taken_back(self, log_prob_BT: Tensor, belief_BTS: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(o_t | o_<t) and p(z_t | o_≤t), from what a walk through the divided columns found."""
-        peak_K1 = self.log_factor_KS.amax(1, keepdim=True)
-        factor_KS, given_BT = (self.log_factor_KS - peak_K1).exp(), self.index_BT >= 0
-        place_BT = self.index_BT.clamp_min(0)
-        weighed_BTS = torch.where(given_BT[..., None], belief_BTS * factor_KS[place_BT], belief_BTS)
-        total_BT = weighed_BTS.sum(-1)
+    def log_probs(self, log_prob_BT: Tensor, belief_BTS: Tensor) -> Tensor:
+        """log p(o_t | o_<t), from what a walk through the divided columns found."""
+        factor_KS, log_peak_K, place_BT, given_BT = self._factors()
+        total_BT = torch.linalg.vecdot(belief_BTS, factor_KS[place_BT])
         # A token that is impossible has no belief, and its row stays impossible.
-        log_total_BT = torch.where(given_BT & (total_BT > 0), total_BT.log() + peak_K1.squeeze(1)[place_BT], 0.0)
+        log_total_BT = torch.where(given_BT & (total_BT > 0), total_BT.log() + log_peak_K[place_BT], 0.0)
         before_BT = torch.nn.functional.pad(log_total_BT, (1, 0))[:, : log_total_BT.shape[1]]
-        weighed_BTS = weighed_BTS / total_BT.clamp_min(torch.finfo(total_BT.dtype).tiny)[..., None]
-        return log_prob_BT + log_total_BT - before_BT, weighed_BTS
+        return log_prob_BT + log_total_BT - before_BT
+
+    def beliefs(self, belief_BTS: Tensor) -> Tensor:
+        """p(z_t | o_≤t), from beliefs of the same walk."""
+        factor_KS, _, place_BT, given_BT = self._factors()
+        weighed_BTS = torch.where(given_BT[..., None], belief_BTS * factor_KS[place_BT], belief_BTS)
+        return weighed_BTS / weighed_BTS.sum(-1, keepdim=True).clamp_min(torch.finfo(weighed_BTS.dtype).tiny)
+
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The factors divided by the largest of each, the logarithm of that, and which one a token has, if any."""
+        log_peak_K1 = self.log_factor_KS.amax(1, keepdim=True)
+        factor_KS = (self.log_factor_KS - log_peak_K1).exp()
+        return factor_KS, log_peak_K1.squeeze(1), self.index_BT.clamp_min(0), self.index_BT >= 0
 
 
 class Chain(NamedTuple):

@@ -58,17 +58,21 @@ def _batch_first(done: Walk, found_TBS: Tensor) -> Tensor:
     return done.rows.unsort(found_TBS, 1).transpose(0, 1)
 
 
-def _filtered(chain: Chain, done: Walk) -> tuple[Tensor, Tensor]:
-    """log p(o_t | o_<t) and p(z_t | o_≤t)."""
-    found = _batch_first(done, done.log_prob_TB), _batch_first(done, done.belief_TBS)
-    return found if chain.ahead is None else chain.ahead.taken_back(*found)
+def _log_probs(chain: Chain, done: Walk) -> Tensor:
+    """log p(o_t | o_<t), B×T."""
+    log_prob_BT = _batch_first(done, done.log_prob_TB)
+    return (
+        log_prob_BT if chain.ahead is None else chain.ahead.log_probs(log_prob_BT, _batch_first(done, done.belief_TBS))
+    )
 
 
 @torch.no_grad()
 def filter(chain: Chain) -> Filtered:  # the name of the algorithm
     """Each token's log-probability and the belief after it."""
     done = walk(chain, *chain.columns())
-    return Filtered(*_filtered(chain, done), chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
+    belief_BTS = _batch_first(done, done.belief_TBS)
+    belief_BTS = belief_BTS if chain.ahead is None else chain.ahead.beliefs(belief_BTS)
+    return Filtered(_log_probs(chain, done), belief_BTS, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
 
 
 @torch.no_grad()
@@ -77,7 +81,7 @@ def smooth(chain: Chain) -> Smoothed:
     done = walk(chain, *chain.columns())
     posterior_TBS = walk_back(done, possible(done.log_prob_TB), posterior_only=True).posterior_TBS
     # Rounding can leave a state that is next to impossible a little less than nothing, and no logarithm.
-    posteriors = _filtered(chain, done)[0], _batch_first(done, posterior_TBS.clamp_min_(0.0))
+    posteriors = _log_probs(chain, done), _batch_first(done, posterior_TBS.clamp_min_(0.0))
     return Smoothed(*posteriors, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
 
 
@@ -97,7 +101,7 @@ class _Score(torch.autograd.Function):
         ctx.whole_rows = chain.ahead is not None
         rows = ctx.done.rows
         # Clones: an output that its own backward holds would keep the whole pass alive for ever.
-        return _filtered(chain, ctx.done)[0].clone(), rows.unsort(ctx.done.final_BS).clone()
+        return _log_probs(chain, ctx.done).clone(), rows.unsort(ctx.done.final_BS).clone()
 
     @staticmethod
     @once_differentiable

@@ -16,6 +16,7 @@ from trellis.inference import BlockPairs, Chain, Dense
 from trellis.inference.chain import Ahead, log_belief
 from trellis.models.encoders import Vectors
 from trellis.models.memory import MISSING, NONE, Contexts, Memory, gap_matrix, log_totals
+from trellis.ops.evidence import row_sums
 from trellis.ops.precision import widened
 
 if TYPE_CHECKING:
@@ -105,15 +106,16 @@ def remembering_chain(model: HMM, asked: Asked) -> Chain:
     last_B = asked.lengths_B if asked.lengths_B is not None else torch.full((batch,), time, device=ids_BT.device)
     inside_BT = torch.arange(1, time + 1, device=ids_BT.device) < last_B[:, None]  # but for the last token
     after_gap_BT = torch.cat([(before.words_BM == MISSING).any(1)[:, None], missing_BT[:, :-1]], 1)[:, :time]
-    evidence_BTS = log_columns_NS[index_BT].masked_fill(missing_BT[..., None], 0.0)
-    evidence_BTS = evidence_BTS + log_enter_KS[contexts.place_BT1[:, :-1]].masked_fill(after_gap_BT[..., None], 0.0)
-    divided_BT = inside_BT & ~missing_BT
-    ahead_BT = torch.where(divided_BT, contexts.place_BT1[:, 1:], -1)
-    evidence_BTS = evidence_BTS - log_total_KS[ahead_BT.clamp_min(0)].masked_fill(~divided_BT[..., None], 0.0)
+    ahead_BT = torch.where(inside_BT & ~missing_BT, contexts.place_BT1[:, 1:], -1)
+    evidence_NS = row_sums(
+        (log_columns_NS, index_BT.masked_fill(missing_BT, -1).flatten()),
+        (log_enter_KS, contexts.place_BT1[:, :-1].masked_fill(after_gap_BT, -1).flatten()),
+        (-log_total_KS, ahead_BT.flatten()),
+    )
     return Chain(
         _log_first(steps, asked, before, log_total_KS[contexts.place_BT1[:, 0]]),
         steps.transition if not bool(after_gap_BT[:, 1:].any()) else _with_gaps(steps, after_gap_BT),
-        evidence_BTS.flatten(0, 1),
+        evidence_NS,
         torch.arange(batch * time, device=ids_BT.device).view(batch, time),
         asked.lengths_B,
         labels_BT=asked.labels_BT,
