@@ -71,6 +71,11 @@ def sizes(budget: Budget) -> tuple[int, ...]:
     return tuple(2**exponent for exponent in range(6, 11 if budget != "paper" else 13))
 
 
+def width_of(budget: Budget) -> int:
+    """Of the vectors of states and words, unless a number of parameters decides it."""
+    return WIDTH if budget != "smoke" else 9
+
+
 def language_model(budget: Budget, tokens: int) -> Recipe:
     """A transformer language model after some of the same text: a teacher, and a network to begin with."""
     from trellis.models.transformer import TransformerLMConfig
@@ -130,8 +135,9 @@ def _config(budget: Budget, shape: str, states: int, tokens: int | None, changes
     if "parameters" in changes:
         del parts["width"]
     if budget == "smoke":
-        exponent = int(str(parts.get("parameters") or "2^25").removeprefix("2^"))
-        parts |= {"width": exponent - 16, "parameters": None} if parts else {}
+        power = parts.get("parameters")
+        width = int(power.removeprefix("2^")) - 16 if power else width_of(budget)
+        parts |= {"width": width, "parameters": None} if parts else {}
         parts |= {"blocks": 8} if "blocks" in parts else {}
         states //= 8
     if "width" in parts and "encoder" not in parts:

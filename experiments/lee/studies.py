@@ -18,6 +18,7 @@ from experiments.lee.budgets import (
     language_model,
     learn,
     sizes,
+    width_of,
 )
 from experiments.recipes import Budget, Recipe, Study
 
@@ -149,7 +150,8 @@ def figure4(budget: Budget) -> list[Recipe]:
 
 def figure5(budget: Budget) -> list[Recipe]:
     """Cluster centres as the states' embeddings, the teacher's head as the words', frozen for a while or not."""
-    found = [learn(budget, "LVD", "mlp-psi", distill=distilled(budget, TEACHER, pca=128))]
+    pca = width_of(budget)  # centres are embeddings: as wide
+    found = [learn(budget, "LVD", "mlp-psi", distill=distilled(budget, TEACHER, pca=pca))]
     for label, chosen in (
         ("centroids", {"centroids": True}),
         ("head", {"head": True}),
@@ -157,7 +159,7 @@ def figure5(budget: Budget) -> list[Recipe]:
     ):
         for frozen in (0, 400_000 if budget == "laptop" else 20_000_000):
             said = f"{label}, frozen" if frozen else label
-            own = distilled(budget, TEACHER, pca=128, frozen=frozen, **chosen)
+            own = distilled(budget, TEACHER, pca=pca, frozen=frozen, **chosen)
             found.append(learn(budget, said, "mlp-psi", distill=own))
     return found
 
