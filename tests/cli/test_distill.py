@@ -37,7 +37,9 @@ def test_the_next_command_trains_from_the_labels(capsys, texts, teacher, tmp_pat
     out = done(capsys, "distill", *texts, *TINY, *SMALL, teacher, f"out={tmp_path / 'run'}")
     command = out[out.index("trellis train") :].split()
     assert command[-1] == "training.init=distill"
-    assert "best validation perplexity" in done(capsys, *command[1:])
+    code, out, err = call(capsys, *command[1:])
+    assert (code, "best validation perplexity" in out) == (0, True)
+    assert f"the first 150 tokens with the labels of {teacher.partition('=')[2]}, then without labels" in err
 
 
 def test_states_without_a_cluster_are_told_of(capsys, texts, teacher):

@@ -15,6 +15,7 @@ from trellis.progress import short_number, short_time
 EXAMPLE = (
     "Examples:\n\ntrellis distill distill.teacher=teachers/stories15M data.corpus=openmix "
     "data.tokenizer=tokenizers/llama2 model.states=512 --data-dir data\n\n"
+    "trellis distill data.tokenizer=runs/teacher distill.teacher=runs/teacher distill.tokens=100000 model.states=64\n\n"
     "trellis distill configs/pydocs.yaml distill.teacher=random:teachers/stories15M distill.pca=64"
 )
 

@@ -171,6 +171,9 @@ def _announce(config: RunConfig, texts: Texts) -> None:
     say(f"validating on {_about(texts.valid)}" if texts.valid else none)
     states = getattr(config.model, "states", None)
     say(f"{config.model.kind if states is None else f'{states:,} states'}, into {config.folder}")
+    if config.training.init == "distill":
+        labelled = short_number(min(config.distill.tokens, texts.train.meta.tokens))
+        say(f"the first {labelled} tokens with the labels of {config.distill.teacher}, then without labels")
 
 
 def _about(ids: IdFile) -> str:
