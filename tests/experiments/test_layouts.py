@@ -23,7 +23,7 @@ def test_every_recorded_run_of_a_study_is_still_its_point(tmp_path):
     place = default_place("laptop", tmp_path)
     recipes = {recipe.name: recipe for one in studies().values() for recipe in one("laptop")}
     recorded = {path.stem for path in RECORDED if path.parent.name == "laptop"}
-    assert len(recorded) == 25
+    assert len(recorded) >= 25
     for name in recorded:
         assert state_of(rates.settled(recipes[name], place), place) == "recorded", name
 
