@@ -25,12 +25,12 @@ from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.lstm import AWDLSTM, LSTM, AWDLSTMConfig, LSTMConfig
 from trellis.models.supports import partition, uniform_subsets
 from trellis.models.transformer import TransformerLM, TransformerLMConfig
+from trellis.text import BATCHINGS
 from trellis.training import checkpoints, loop
 
 from . import pretend_device as pretended
 from .pretend_device import PretendTensor, pretend_device
 from .training.runs import (
-    BATCHINGS,
     BLOCK_V,
     NEURAL,
     SCALAR,
