@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trellis.distillation import DistillSettings as DistillSettings
     from trellis.distillation import distill as distill
     from trellis.errors import TrellisError as TrellisError
+    from trellis.estimator import CategoricalHMM as CategoricalHMM
     from trellis.evaluation import evaluate as evaluate
     from trellis.models import HMM as HMM
     from trellis.models import HMMConfig as HMMConfig
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "distillation": ("DistillSettings", "distill"),
     "errors": ("TrellisError",),
+    "estimator": ("CategoricalHMM",),
     "evaluation": ("evaluate",),
     "models": ("HMM", "HMMConfig", "load_model"),
     "text": ("WordTokenizer", "load_tokenizer", "open_corpus", "prepare"),

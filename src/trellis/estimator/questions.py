@@ -1,0 +1,198 @@
+"""Questions to a fitted estimator: scores, states, forecasts and samples, all answered by `trellis.HMM`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trellis.errors import InputError, TrellisError
+from trellis.estimator.checking import (
+    Distributions,
+    Floats,
+    Integers,
+    checked_choice,
+    checked_lengths,
+    checked_symbols,
+    checked_table,
+    checked_whole,
+)
+from trellis.estimator.expectation import model_of
+from trellis.estimator.sequences import Batch, batches
+from trellis.models import HMM, Tables
+from trellis.models.generation import sample
+
+try:
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as error:
+    raise TrellisError("CategoricalHMM needs scikit-learn: run pip install 'trellis-lm[sklearn]'.") from error
+
+NAMES = Distributions._fields
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+class Questions:
+    """What can be asked once there are `startprob_`, `transmat_` and `emissionprob_`, learned or set."""
+
+    n_components: int
+    n_features: int | None
+    algorithm: str
+    random_state: Any
+    unseen: str
+    dtype: str
+
+    def score(self, X: Any, lengths: Any = None) -> float:
+        """The log-likelihood of all sequences together."""
+        return float(self.score_sequences(X, lengths).sum())
+
+    def score_sequences(self, X: Any, lengths: Any = None) -> Floats:
+        """The log-likelihood of each sequence; −inf of one that is impossible."""
+        asked = _Asked(self, X, lengths)
+        log_prob_Q = np.zeros(len(asked.lengths_Q))
+        for batch, ids_BT, missing_BT in asked:
+            log_prob_BT, _ = asked.model.score(ids_BT, None, batch.lengths_B, missing_BT)
+            log_prob_Q[batch.sequences_B] = log_prob_BT.double().sum(1).numpy()
+        return log_prob_Q
+
+    def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Floats]:
+        """The log-likelihood of all sequences, and p(state | whole sequence) at each row of X, (n, n_components).
+
+        Of an impossible sequence, the latter is zeros.
+        """
+        asked = _Asked(self, X, lengths)
+        log_prob, posterior_NS = 0.0, np.zeros((len(asked.symbols_N), self.n_components))
+        for batch, ids_BT, missing_BT in asked:
+            found = asked.model.smooth(ids_BT, None, batch.lengths_B, missing_BT)
+            log_prob += float(found.log_prob_BT.double().sum())
+            batch.put(found.posterior_BTS, posterior_NS)
+        return log_prob, posterior_NS
+
+    def predict_proba(self, X: Any, lengths: Any = None) -> Floats:
+        """p(state | whole sequence) at each row of X, (n, n_components)."""
+        return self.score_samples(X, lengths)[1]
+
+    def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None) -> tuple[float, Integers]:
+        """The states that explain X best, (n,), and their score, by `algorithm` or the estimator's own.
+
+        "viterbi" finds each sequence's most probable path, and the score is log p(paths, X); −1 and −inf of an
+        impossible sequence. "map" finds each row's most probable state, and the score is, as hmmlearn's, the sum of
+        these states' probabilities.
+        """
+        algorithm = algorithm or self.algorithm
+        checked_choice("algorithm", algorithm, ("viterbi", "map"))
+        if algorithm == "map":
+            posterior_NS = self.predict_proba(X, lengths)
+            return float(posterior_NS.max(1).sum()), posterior_NS.argmax(1)
+        asked = _Asked(self, X, lengths)
+        log_prob, states_N = 0.0, np.zeros(len(asked.symbols_N), dtype=np.int64)
+        for batch, ids_BT, missing_BT in asked:
+            paths = asked.model.viterbi(ids_BT, None, batch.lengths_B, missing_BT)
+            log_prob += float(paths.log_prob_B.double().sum())
+            batch.put(paths.states_BT, states_N)
+        return log_prob, states_N
+
+    def predict(self, X: Any, lengths: Any = None) -> Integers:
+        """The states that explain X best, (n,): the second result of `decode`."""
+        return self.decode(X, lengths)[1]
+
+    def predict_next_proba(self, X: Any, lengths: Any = None, n_steps: int = 1) -> Floats:
+        """p(symbol | sequence) at each of the next steps after each sequence, (sequences, n_steps, symbols)."""
+        asked = _Asked(self, X, lengths)
+        steps, symbols = checked_whole("n_steps", n_steps, 1), asked.model.config.vocab_size
+        proba_QHV = np.zeros((len(asked.lengths_Q), steps, symbols))
+        for batch, ids_BT, missing_BT in asked:
+            _, state = asked.model.score(ids_BT, None, batch.lengths_B, missing_BT)
+            for step in range(steps):
+                proba_QHV[batch.sequences_B, step] = asked.model.next_token(state).exp().numpy()
+                state = asked.model.predicted(len(state), state)
+        return proba_QHV
+
+    def predict_next(self, X: Any, lengths: Any = None, n_steps: int = 1) -> Integers:
+        """The most probable symbol at each of the next steps after each sequence, (sequences, n_steps)."""
+        symbols_QH: Integers = self.predict_next_proba(X, lengths, n_steps).argmax(-1)
+        return symbols_QH
+
+    def sample(self, n_samples: int = 1, random_state: Any = None, currstate: Any = None) -> tuple[Integers, Integers]:
+        """One sequence drawn from the model: symbols (n_samples, 1) and states (n_samples,).
+
+        It begins in `currstate` if that is given. `random_state` is the estimator's own unless given here.
+        """
+        length = checked_whole("n_samples", n_samples, 1)
+        tables = Tables(*(torch.from_numpy(table) for table in self.tables()))
+        first_S = tables.start_S
+        if currstate is not None:
+            if checked_whole("currstate", currstate, 0) >= self.n_components:
+                raise InputError(f"currstate={currstate} is none of the {self.n_components} states (n_components).")
+            first_S = torch.zeros_like(first_S).index_fill_(0, torch.tensor(int(currstate)), 1.0)
+        random = check_random_state(self.random_state if random_state is None else random_state)
+        generator = torch.Generator().manual_seed(int(random.randint(np.iinfo(np.int32).max)))
+        drawn = sample(first_S[None], tables.rows, torch.tensor([length]), generator=generator)
+        return drawn.tokens_BT.T.numpy(), drawn.states_BT[0].numpy()
+
+    def aic(self, X: Any, lengths: Any = None) -> float:
+        """Akaike's criterion, −2 log-likelihood + 2 free parameters: the lower the better."""
+        return -2.0 * self.score(X, lengths) + 2.0 * self._free_parameters()
+
+    def bic(self, X: Any, lengths: Any = None) -> float:
+        """The Bayesian criterion, −2 log-likelihood + free parameters × log(rows of X): the lower the better."""
+        return -2.0 * self.score(X, lengths) + self._free_parameters() * float(np.log(len(X)))
+
+    def _free_parameters(self) -> int:
+        states, symbols = map(int, self.tables().emissionprob.shape)
+        return states - 1 + states * (states - 1) + states * (symbols - 1)
+
+    def tables(self) -> Distributions:
+        """The three tables, checked, as they are now."""
+        check_is_fitted(self, [f"{name}_" for name in NAMES])
+        states = checked_whole("n_components", self.n_components, 1)
+        shapes = ((states,), (states, states), (states, self.n_features))
+        return Distributions(
+            *(
+                checked_table(f"{name}_", getattr(self, f"{name}_"), shape)
+                for name, shape in zip(NAMES, shapes, strict=True)
+            )
+        )
+
+    def to_model(self) -> HMM:
+        """The same as a `trellis.HMM`, for all that it can be asked besides: k best paths, posterior samples, gaps."""
+        checked_choice("dtype", self.dtype, tuple(DTYPES))
+        return model_of(self.tables(), DTYPES[self.dtype])
+
+
+class _Asked:
+    """X as batches to ask the model about, without gradients."""
+
+    def __init__(self, estimator: Questions, X: Any, lengths: Any) -> None:
+        checked_choice("unseen", estimator.unseen, ("error", "missing"))
+        self.model = estimator.to_model()
+        self.symbols_N = checked_symbols(X)
+        self.lengths_Q = checked_lengths(lengths, len(self.symbols_N))
+        self.batches = batches(self.lengths_Q, self.model.config.states)
+        emissionprob = estimator.tables().emissionprob
+        self.missing_N = self._missing(emissionprob) if estimator.unseen == "missing" else None
+        if self.missing_N is None:
+            self._check_known(emissionprob.shape[1])
+
+    def _missing(self, emissionprob: Floats) -> Any:
+        """Which rows of X hold a symbol that no state emits; None if none does."""
+        emitted_V = np.append(emissionprob.any(0), False)
+        missing_N = ~emitted_V[self.symbols_N.clip(max=len(emitted_V) - 1)]
+        return missing_N if missing_N.any() else None
+
+    def _check_known(self, symbols: int) -> None:
+        if self.symbols_N.max() >= symbols:
+            raise InputError(
+                f"X holds the symbol {self.symbols_N.max()}, but the model knows 0 to {symbols - 1}: fit with a larger "
+                "n_features, or set unseen='missing' to sum over such symbols."
+            )
+
+    def __iter__(self) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
+        """Each batch with its symbols and which of them are missing."""
+        with torch.no_grad():
+            for batch in self.batches:
+                missing_BT = None if self.missing_N is None else batch.of(self.missing_N)
+                yield batch, batch.of(self.symbols_N), missing_BT
