@@ -35,7 +35,10 @@ ABOUT = """Hidden Markov language models: train them, measure them, ask them exa
 Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 2 something to
 mend (said in one sentence), 3 training stopped as asked and can be resumed, 130 interrupted.
 """
-START = "Start here:\n\ntrellis train model.states=64\n\ntrellis sample runs/pydocs-64"
+START = (
+    "Start here:\n\ntrellis train model.states=64 training.batching=streams training.batch_size=32 training.length=32 "
+    "training.lr=0.1 training.epochs=3\n\ntrellis sample runs/pydocs-64"
+)
 LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
 
 app = typer.Typer(
