@@ -127,7 +127,7 @@ def _record(
     name = name or run.name
     if budget is None:
         commit = commit_of(code, run)
-        command = f"{trained_by or f'trellis train configs/{name}.yaml'} --data-dir DATA --threads {threads}"
+        command = f"{trained_by or f'trellis train {name}'} --data-dir DATA --threads {threads}"
         say(f"{record(run, HERE / 'results' / f'{name}.json', command=command, threads=threads, commit=commit)}")
         return
     place = _place(budget, run.parent, None, threads)

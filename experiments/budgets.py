@@ -1,7 +1,7 @@
 """What a run may cost. Every study is written once, and these say how large and how long.
 
 paper    the published settings: flat transitions, N(0, 1) embeddings, 16 × 32 tokens a batch, 50 epochs
-laptop   two cores: hierarchical transitions; long runs as in configs/, sweeps of SWEEP_EPOCHS epochs each
+laptop   two cores: hierarchical transitions; long runs as shipped with Trellis, sweeps of SWEEP_EPOCHS epochs each
 smoke    seconds: laptop's runs with tiny models, for the tests
 """
 
@@ -11,14 +11,14 @@ import dataclasses
 import functools
 from typing import Any
 
-from experiments.recipes import HERE, Budget
+from experiments.recipes import Budget
 from trellis.config import ANY_VOCABULARY, RunConfig, load
+from trellis.configs import HERE as CONFIGS
 from trellis.models.hmm_config import HMMConfig
 from trellis.models.model import ModelConfig
 from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 
-CONFIGS = HERE.parent / "configs"
 SWEEP_EPOCHS = 4.0  # of every point of every sweep, so that points compare
 WIKITEXT_EPOCHS = 8.0  # a long run reads twice the text, so half as often as on the Penn Treebank
 
@@ -50,7 +50,7 @@ TINY_BLOCKS = {1: 1, 4: 2, 8: 4, 32: 2, 64: 4, 128: 8, 256: 16}  # the words of 
 
 @functools.cache
 def shipped(name: str, corpus: str) -> RunConfig:
-    """A configuration of configs/, there for the Penn Treebank, on either text."""
+    """A configuration that comes with Trellis, there for the Penn Treebank, on either text."""
     config = load(CONFIGS / f"ptb-{name}.yaml")
     data = dataclasses.replace(config.data, corpus=corpus)
     return dataclasses.replace(config, data=data, out=None)
@@ -62,7 +62,7 @@ def published(corpus: str, model: ModelConfig, **changes: Any) -> RunConfig:
 
 
 def sweep(model: ModelConfig, **changes: Any) -> RunConfig:
-    """One of laptop's points on the Penn Treebank: as configs/ptb-blocked.yaml, but fewer epochs."""
+    """One of laptop's points on the Penn Treebank: as `trellis train ptb-blocked`, but fewer epochs."""
     config = shipped("blocked", "ptb")
     training = dataclasses.replace(config.training, epochs=SWEEP_EPOCHS, keep=1, **changes)
     return dataclasses.replace(config, model=model, training=training)

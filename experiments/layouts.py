@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,11 @@ def in_this_layout(config: Settings) -> dict[str, Any]:
         if name in found:
             found[name] = translate(found[name])
     return found
+
+
+def as_typed_today(command: str) -> str:
+    """The command of a recorded run with configurations by their names, where it has files outside of the package."""
+    return re.sub(r"\bconfigs/([\w-]+)\.yaml", r"\1", command)
 
 
 def _model(old: Settings) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def commit_of(code: Path, run: Path | None = None) -> str:
 
     Code that is not committed is refused, and so is code that changed after the run began.
     """
-    parts = ["--", "src", "configs"]
+    parts = ["--", "src"]
     if _git(code, "status", "--porcelain", *parts):
-        raise TrellisError("src or configs differ from the last commit: commit them, then train and record.")
+        raise TrellisError("src differs from the last commit: commit it, then train and record.")
     if run is not None and not (run / "config.yaml").exists():
         raise TrellisError(f"{run} is no run: give the folder that trellis train made.")
     commit, when = _git(code, "log", "-1", "--format=%h %ct", *parts).split()

@@ -46,11 +46,11 @@ meanwhile: give long studies a checkout of their own.
 LAPTOP = f"""Budget *laptop*: hierarchical transitions unless it says flat; embeddings start at 1/√width; 32 streams of
 64 tokens a batch; AdamW at 0.01, or a rate of `experiments/rates.yaml`, with cosine decay. Everything but Table 1 is a
 sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50; Tables 2 and 4 are at 2^13 states where the paper
-has 2^14, and uniform subsets at 2^13 alone. Baselines are trained as in `configs/`, the recurrent ones on sentences in
-their order, LSTM and AWD-LSTM by SGD; AWD-LSTM and HMM+RNN are what less than an hour of one core gives, see their
-minutes. A batch of the paper is 16 × 32 tokens, on an RTX 2080. Training perplexity in Tables 2 and 4 is that of the
-text's first 100,000 tokens. Times were taken on one thread, some of them beside other jobs: those of Table 2's first
-and third row are too long, the first by more, and so are those of 2^16 states.
+has 2^14, and uniform subsets at 2^13 alone. Baselines are trained as in `src/trellis/configs`, the recurrent ones on
+sentences in their order, LSTM and AWD-LSTM by SGD; AWD-LSTM and HMM+RNN are what less than an hour of one core gives,
+see their minutes. A batch of the paper is 16 × 32 tokens, on an RTX 2080. Training perplexity in Tables 2 and 4 is that
+of the text's first 100,000 tokens. Times were taken on one thread, some of them beside other jobs: those of Table 2's
+first and third row are too long, the first by more, and so are those of 2^16 states.
 """
 PAPER = "Budget *paper*: the published settings."
 TITLES = {
@@ -149,7 +149,7 @@ def _plot(study: str, results: Results, rows: list[dict[str, Any]], folder: Path
 
 
 def _dense(results: list[Result], published: dict[str, Any]) -> Iterator[str]:
-    """Runs of no study: the dense HMMs of configs/."""
+    """Runs of no study: the dense HMMs of `trellis train ptb-scalar` and `ptb-low-rank`."""
     if not results:
         return
     rows = sorted(results, key=lambda result: -(value(result, "test") or 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.layouts import in_this_layout
+from experiments.layouts import as_typed_today, in_this_layout
 from experiments.recipes import BUDGETS, Budget, Recipe, studies
 
 What = Literal["valid", "test", "train", "parameters", "milliseconds"]
@@ -66,9 +66,9 @@ def value(result: Result, what: What) -> float | None:
 
 
 def load(path: Path) -> Result:
-    """A recorded run, its settings in the layout of today."""
+    """A recorded run, its settings and command in the layout of today."""
     found: Result = json.loads(path.read_text())
-    return {**found, "config": in_this_layout(found["config"])}
+    return {**found, "config": in_this_layout(found["config"]), "command": as_typed_today(found["command"])}
 
 
 def read(folder: Path) -> tuple[list[Result], dict[Budget, Results]]:

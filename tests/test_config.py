@@ -12,8 +12,6 @@ from trellis.models.registry import KINDS
 from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 
-SHIPPED = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
-
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "run.yaml"
@@ -142,16 +140,6 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"out: caf\xe9\n")
     with pytest.raises(TrellisError, match="not UTF-8 at byte 8"):
         load(tmp_path / "latin.yaml")
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_configs_are_sound(path):
-    config = load(path)
-    assert config.folder == Path("runs") / path.stem
-
-
-def test_there_are_shipped_configs():
-    assert {path.stem for path in SHIPPED} >= {"pydocs", "ptb-scalar", "ptb-low-rank", "lee"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trellis import configs
+
 ROOT = Path(__file__).parent.parent
 COMPILER = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
 
@@ -45,6 +47,7 @@ def test_a_wheel_made_without_a_compiler_is_for_every_machine(checkout, tmp_path
     with zipfile.ZipFile(wheel) as files:
         assert not [name for name in files.namelist() if name.endswith(".so")]
         assert "trellis/py.typed" in files.namelist()
+        assert {f"trellis/configs/{name}.yaml" for name in configs.names()} < set(files.namelist())
 
 
 @pytest.mark.slow
@@ -69,7 +72,7 @@ def test_the_sdist_has_all_that_its_tests_and_documents_need(checkout, tmp_path)
         names = {name.partition("/")[2] for name in files.getnames()}
     wanted = {
         str(path.relative_to(checkout))
-        for folder in ("src", "configs", "docs", "examples", "tests", "bench", "experiments")
+        for folder in ("src", "docs", "examples", "tests", "bench", "experiments")
         for path in (checkout / folder).rglob("*")
         if path.is_file() and ".egg-info" not in str(path)
     }

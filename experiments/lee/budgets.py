@@ -28,7 +28,7 @@ LABELLED: dict[Budget, int] = {
     "laptop": 1_000_000,
     "paper": 5_000_000,
 }  # of a run, by the joint likelihood
-LANGUAGE_MODEL_RATE = 3e-3  # as configs/openmix-transformer.yaml
+LANGUAGE_MODEL_RATE = 3e-3  # as `trellis train openmix-transformer`
 RATES = (4e-1, 4e-2, 4e-3, 4e-4)
 TEACHER = "teachers/stories15M"
 RANDOM_TEACHER = f"random:{TEACHER}"

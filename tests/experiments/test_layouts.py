@@ -5,10 +5,11 @@ import json
 import pytest
 
 from experiments import rates, results
-from experiments.layouts import in_this_layout
+from experiments.layouts import as_typed_today, in_this_layout
 from experiments.recipes import HERE, settings_of, studies, unlike
 from experiments.running import default_place, state_of
 from trellis.config import as_dict, load
+from trellis.configs import shipped
 
 RECORDED = sorted((HERE / "results").rglob("*.json"))
 BLOCKED = {
@@ -38,7 +39,16 @@ def test_recorded_settings_are_settings(path):
 @pytest.mark.parametrize("name", ["ptb-low-rank", "openmix-low-rank", "ptb-scalar"])
 def test_the_runs_of_no_study_are_those_of_the_shipped_configs(name):
     recorded = results.load(HERE / "results" / f"{name}.json")["config"]
-    assert unlike(recorded, settings_of(load(HERE.parent / "configs" / f"{name}.yaml"))) == []
+    assert unlike(recorded, settings_of(load(shipped(name)))) == []
+
+
+def test_recorded_commands_can_be_typed_today():
+    old = "TRELLIS_KERNELS=off trellis train configs/ptb-low-rank.yaml training.lr=1 --data-dir DATA"
+    assert as_typed_today(old) == "TRELLIS_KERNELS=off trellis train ptb-low-rank training.lr=1 --data-dir DATA"
+    for command in (results.load(path)["command"] for path in RECORDED):
+        assert "configs/" not in command
+        if " train " in command:
+            assert shipped(command.partition(" train ")[2].split()[0])
 
 
 def test_recorded_settings_that_differ_are_told_in_the_words_of_today():
@@ -82,5 +92,5 @@ def test_restarts_are_an_initialiser():
 
 
 def test_what_is_in_this_layout_stays_as_it_is():
-    config = json.loads(json.dumps(settings_of(load(HERE.parent / "configs" / "ptb-blocked.yaml"))))
+    config = json.loads(json.dumps(settings_of(load(shipped("ptb-blocked")))))
     assert in_this_layout(config) == config

@@ -13,9 +13,8 @@ from trellis import TrellisError
 def checkout(tmp_path):
     """A repository with code in it."""
     folder = tmp_path / "code"
-    for name in ("src", "configs"):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "file").write_text("first\n")
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "file").write_text("first\n")
     git(folder, "init", "--quiet")
     commit(folder)
     return folder
@@ -29,7 +28,7 @@ def git(folder, *arguments):
 
 
 def commit(folder):
-    git(folder, "add", "src", "configs")
+    git(folder, "add", "src")
     git(folder, "commit", "--quiet", "--message", "a change")
 
 
@@ -40,7 +39,7 @@ def test_the_commit_of_the_code_is_found(checkout):
 
 def test_code_that_is_not_committed_is_refused(checkout):
     (checkout / "src" / "file").write_text("second\n")
-    with pytest.raises(TrellisError, match="differ from the last commit"):
+    with pytest.raises(TrellisError, match="differs from the last commit"):
         commit_of(checkout)
 
 

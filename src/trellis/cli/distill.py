@@ -16,7 +16,7 @@ EXAMPLE = (
     "Examples:\n\ntrellis distill distill.teacher=teachers/stories15M data.corpus=openmix "
     "data.tokenizer=tokenizers/llama2 model.states=512 --data-dir data\n\n"
     "trellis distill data.tokenizer=runs/teacher distill.teacher=runs/teacher distill.tokens=100000 model.states=64\n\n"
-    "trellis distill configs/pydocs.yaml distill.teacher=random:teachers/stories15M distill.pca=64"
+    "trellis distill pydocs distill.teacher=random:teachers/stories15M distill.pca=64"
 )
 
 
@@ -36,15 +36,17 @@ def run(
 
     What comes of it is kept: `trellis train` with the same settings and training.init=distill begins from it.
     """
+    from trellis.config import completed
     from trellis.models.hmm_config import HMMConfig
     from trellis.text.sources import prepare_texts
 
-    config = configure(settings or [], data_dir)
+    config, told = configure(settings or [], data_dir)
     if not isinstance(config.model, HMMConfig):
         raise TrellisError(f"only an HMM has states to label, a model of kind {config.model.kind} has none: leave it.")
     if config.distill.teacher is None:
         raise TrellisError("distillation needs a teacher: set distill.teacher to a model's folder.")
     texts = prepare_texts(config.data)
+    config = completed(config, told, texts.train)
     about = dict(distilled(config, config.with_vocabulary(texts.tokenizer.vocab_size), texts).about)
     report(json, about, *_figures(about), ("next", _next(settings or [], data_dir)))
 
