@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from trellis.progress import Progress, short_number, short_time
+from trellis.progress import Progress, counted, short_number, short_time
 
 
 class Clock:
@@ -95,3 +95,7 @@ def test_numbers(number, text):
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59.6, "1m00s"), (185, "3m05s"), (7800, "2h10m")])
 def test_times(seconds, text):
     assert short_time(seconds) == text
+
+
+def test_numbers_of_things():
+    assert [counted(number, "line") for number in (0, 1, 2, 2000)] == ["0 lines", "1 line", "2 lines", "2,000 lines"]

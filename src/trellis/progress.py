@@ -33,6 +33,11 @@ def short_time(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number of things (1 line, 2,000 lines)."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 class Progress:
     """A bar on a terminal, a plain line now and then in a log, silence for short or `quiet` work.
 
