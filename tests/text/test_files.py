@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
@@ -167,3 +168,37 @@ def test_empty_standard_input_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stdin", _Stdin(b""))
     with pytest.raises(TrellisError, match="Standard input is empty"):
         files.check_files(["-"])
+
+
+@pytest.mark.parametrize(
+    ("array", "documents"),
+    [
+        (np.array([3, 0, 12]), ["3 0 12"]),
+        (np.array([[3], [0], [12]], dtype=np.uint8), ["3 0 12"]),
+        (np.array([[3, 0], [12, 1]]), ["3 0", "12 1"]),
+    ],
+)
+def test_numpy_files_are_sequences_of_whole_numbers(array, documents, tmp_path):
+    np.save(tmp_path / "x.npy", array)
+    heard = []
+    assert list(files.read_documents([tmp_path / "x.npy"], heard.append)) == documents
+    assert sum(heard) == array.nbytes
+    (tmp_path / "x.txt").write_bytes((tmp_path / "x.npy").read_bytes())
+    assert files.hash_files([tmp_path / "x.npy"]) != files.hash_files([tmp_path / "x.txt"])
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.array([0.5, 1.0]), "holds 2 float64; save whole numbers"),
+        (np.zeros((2, 2, 2), dtype=int), "holds 2 × 2 × 2 int64"),
+        (np.array(3), "holds no int64"),
+        (np.array([], dtype=int), "holds no numbers"),
+        (np.array([1, -2]), "holds -2; number the symbols from 0"),
+        (np.array(["a"], dtype=object), "no sound NumPy file"),
+    ],
+)
+def test_numpy_files_of_anything_else_are_refused(array, said, tmp_path):
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(TrellisError, match=said):
+        list(files.read_documents([tmp_path / "x.npy"]))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,16 @@ from hypothesis import strategies as st
 
 from trellis.errors import TrellisError
 from trellis.folders import default_cache
-from trellis.text import IdFile, MemoryCorpus, SubwordTokenizer, WordTokenizer, ids, open_corpus, prepare
+from trellis.text import (
+    IdFile,
+    IntegerTokenizer,
+    MemoryCorpus,
+    SubwordTokenizer,
+    WordTokenizer,
+    ids,
+    open_corpus,
+    prepare,
+)
 from trellis.text.files import ignore
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "é"])
@@ -248,3 +258,35 @@ def test_the_cache_goes_where_it_is_told(tmp_path, monkeypatch):
     assert prepare(CORPUS, WORDS).folder.parent == default_cache() == tmp_path
     monkeypatch.delenv("TRELLIS_CACHE")
     assert default_cache() == Path.home() / ".cache" / "trellis"
+
+
+def test_arrays_make_the_file_that_their_text_would(tmp_path):
+    numbers, words = IntegerTokenizer(101), WORDS
+    for tokenizer, texts in ((numbers, ("3 1 100", "7")), (words, ("a b", "é zebra a"))):
+        arrays = [np.array(tokenizer.encode(text)) for text in texts]
+        ours = IdFile.from_arrays(tmp_path / tokenizer.fingerprint(), arrays, tokenizer, "x")
+        theirs = prepare(MemoryCorpus("x", texts), tokenizer, tmp_path / "cache")
+        assert ours.ids.tolist() == theirs.ids.tolist()
+        assert ours.documents.tolist() == theirs.documents.tolist()
+        unknown = ours.meta.unknown * (len("<unk>") - len("zebra"))
+        same = {"content_hash": "", "bytes": ours.meta.bytes}
+        assert replace(ours.meta, content_hash="") == replace(theirs.meta, **same)
+        assert ours.meta.bytes == theirs.meta.bytes + unknown
+        assert IdFile.open(ours.folder).ids.tolist() == ours.ids.tolist()
+
+
+def test_where_sequences_end_is_part_of_their_hash(tmp_path):
+    tokenizer = IntegerTokenizer(9)
+    one = IdFile.from_arrays(tmp_path / "a", [np.array([1, 2]), np.array([3])], tokenizer)
+    other = IdFile.from_arrays(tmp_path / "b", [np.array([1]), np.array([2, 3])], tokenizer)
+    again = IdFile.from_arrays(tmp_path / "c", [np.array([1]), np.array([2, 3], dtype=np.uint8)], tokenizer)
+    assert one.meta.content_hash != other.meta.content_hash
+    assert other.meta == again.meta
+
+
+def test_arrays_outside_the_vocabulary_or_without_tokens_are_refused(tmp_path):
+    for bad in (9, -1):
+        with pytest.raises(TrellisError, match=f"no token {bad}; use an id from 0 to 8"):
+            IdFile.from_arrays(tmp_path / "x", [np.array([1, bad, 3])], IntegerTokenizer(9))
+    with pytest.raises(TrellisError, match="data has no tokens"):
+        IdFile.from_arrays(tmp_path / "x", [np.array([], dtype=int)], IntegerTokenizer(9))

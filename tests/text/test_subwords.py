@@ -95,3 +95,13 @@ def test_bad_folders(tmp_path):
 def test_one_token_is_no_vocabulary():
     with pytest.raises(TrellisError, match="one token"):
         SubwordTokenizer(HuggingFaceTokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+
+
+@pytest.mark.parametrize("told", ["<s>", {"content": "<s>", "lstrip": False}])
+def test_the_token_that_begins_a_text_is_not_lost(bpe, told, tmp_path):
+    bpe.save(tmp_path / "first")
+    path = tmp_path / "first" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"bos_token": told}))
+    load_tokenizer(tmp_path / "first").save(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["bos_token"] == "<s>"
+    assert load_tokenizer(tmp_path / "again").fingerprint() == bpe.fingerprint(), "ids do not depend on it"

@@ -55,7 +55,7 @@ def _tokenizer(files: CausalFiles) -> Tokenizer | None:
         return load_tokenizer(files.folder)
     try:
         found = files.transformers.AutoTokenizer.from_pretrained(files.folder, **files.gguf, local_files_only=True)
-        return SubwordTokenizer(found.backend_tokenizer, found.eos_token, found.unk_token)
+        return SubwordTokenizer(found.backend_tokenizer, found.eos_token, found.unk_token, found.bos_token)
     except Exception:  # of a dozen types; without a tokenizer's files the library raises
         return None
 

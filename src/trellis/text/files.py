@@ -1,4 +1,4 @@
-"""Stream documents out of text and JSON-lines files, plain or compressed, without ever holding one."""
+"""Stream documents out of text and JSON-lines files, plain or compressed, and out of NumPy files of whole numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
 
@@ -27,6 +29,7 @@ _BLOCK = 1 << 16
 _BOM = b"\xef\xbb\xbf"
 _COMPRESSED = (".gz", ".zst")
 _JSON_LINES = (".jsonl", ".json", ".ndjson")
+_ARRAY = ".npy"
 
 Advance = Callable[[int], None]
 
@@ -68,6 +71,9 @@ def spool_stdin() -> Path:
 def read_documents(paths: Iterable[Path], advance: Advance = ignore) -> Iterator[str]:
     """Yield the documents of several files in order; `advance` hears of every byte read from disk."""
     for path in paths:
+        if is_array(path):
+            yield from _rows(path, advance)
+            continue
         json_lines, empty = is_json_lines(path), True
         for number, line in _decoded(path, _lines(_blocks(path, advance))):
             if not json_lines or line.strip():
@@ -84,13 +90,41 @@ def is_json_lines(path: Path) -> bool:
     return inner.suffix.lower() in _JSON_LINES
 
 
+def is_array(path: Path) -> bool:
+    """Tell a NumPy file by the name."""
+    return path.suffix.lower() == _ARRAY
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """The whole numbers of a NumPy file: those of one sequence, or rows that are sequences."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise TrellisError(f"{path} is no sound NumPy file; write whole numbers by numpy.save.") from error
+    if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
+        shape = " × ".join(map(str, array.shape)) or "no"
+        raise TrellisError(f"{path} holds {shape} {array.dtype}; save whole numbers, a sequence or rows of such.")
+    if array.size == 0:
+        raise TrellisError(f"{path} holds no numbers; save an array with some in it.")
+    return array.reshape(-1) if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _rows(path: Path, advance: Advance) -> Iterator[str]:
+    """The sequences of a NumPy file as text: numbers between spaces."""
+    for row in np.atleast_2d(read_array(path)):
+        if row.min() < 0:
+            raise TrellisError(f"{path} holds {row.min()}; number the symbols from 0.")
+        advance(row.nbytes)
+        yield " ".join(map(str, row.tolist()))
+
+
 def hash_files(paths: Iterable[Path]) -> str:
     """Hash what the documents depend on: each file's bytes and how they are read, not its name."""
     total = hashlib.blake2b(digest_size=16)
     for path in paths:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "blake2b").hexdigest()
-        kind = "jsonl" if is_json_lines(path) else "text"
+        kind = "jsonl" if is_json_lines(path) else "npy" if is_array(path) else "text"
         packing = path.suffix.lower() if path.suffix.lower() in _COMPRESSED else ""
         total.update(f"{digest} {kind} {packing}\n".encode())
     return total.hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +18,7 @@ from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a
 from trellis.progress import Progress, short_number
 from trellis.text.corpora import Corpus
 from trellis.text.files import ignore
-from trellis.text.tokenizer import Tokenizer
+from trellis.text.tokenizer import Tokenizer, refuse_id
 
 _FORMAT = 1  # raise it when the files or the counting change, so that old caches are not taken for new
 _REMEDY = "set TRELLIS_CACHE to another folder"
@@ -75,6 +75,58 @@ class IdFile:
             if not file.is_file() or file.stat().st_size != size:
                 raise TrellisError(f"{file} is missing or cut short; delete {path} and prepare the corpus again.")
         return cls(path, meta)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        folder: str | os.PathLike[str],
+        sequences: Sequence[NDArray[Any]],
+        tokenizer: Tokenizer,
+        name: str = "data",
+    ) -> IdFile:
+        """Write sequences of ids, each a document, into a new folder; `<eos>`, if there is one, is added to each.
+
+        Words and bytes are counted as of a text that has each token between spaces.
+        """
+        dtype = id_dtype(tokenizer.vocab_size)
+        end = np.array([] if tokenizer.eos_id is None else [tokenizer.eos_id], dtype=dtype)
+        pieces = [np.append(_checked(ids, tokenizer).astype(dtype), end) for ids in sequences]
+        lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+        if lengths.sum() == 0:
+            raise TrellisError(f"{name} has no tokens; give sequences with some in them.")
+        ids, ends = np.concatenate(pieces), np.cumsum(lengths, dtype="<i8")
+        path = Path(folder)
+        path.mkdir(parents=True)
+        ids.tofile(path / _IDS)
+        ends.tofile(path / _DOCUMENTS)
+        (path / _META).write_text(json.dumps(asdict(_meta_of(ids, ends, tokenizer, name)), indent=2), encoding="utf-8")
+        return cls.open(path)
+
+
+def _checked(ids: NDArray[Any], tokenizer: Tokenizer) -> NDArray[Any]:
+    if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        refuse_id(int(ids.min() if ids.min() < 0 else ids.max()), tokenizer.vocab_size)
+    return ids
+
+
+def _meta_of(ids: NDArray[Any], ends: NDArray[np.int64], tokenizer: Tokenizer, name: str) -> IdMeta:
+    """What is to be known of some documents, as of a text that has each token between spaces."""
+    types, counts = np.unique(ids, return_counts=True)
+    spelt = [0 if number == tokenizer.eos_id else len(tokenizer.token(int(number)).encode()) for number in types]
+    marks = 0 if tokenizer.eos_id is None else len(ends)
+    content = hashlib.blake2b(ids.astype("<u4").tobytes() + ends.tobytes(), digest_size=16).hexdigest()
+    return IdMeta(
+        corpus=name,
+        content_hash=content,
+        fingerprint=tokenizer.fingerprint(),
+        vocab_size=tokenizer.vocab_size,
+        eos_id=tokenizer.eos_id,
+        tokens=len(ids),
+        documents=len(ends),
+        bytes=int(np.dot(spelt, counts)) + len(ids) - marks,
+        words=len(ids) - marks + len(ends),
+        unknown=0 if tokenizer.unk_id is None else int(np.count_nonzero(ids == tokenizer.unk_id)),
+    )
 
 
 def prepare(

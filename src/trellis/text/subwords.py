@@ -23,10 +23,12 @@ _BYTES = 256
 class SubwordTokenizer:
     """A `tokenizers` tokenizer that adds no special tokens and never cuts or pads a document."""
 
-    def __init__(self, tokenizer: HuggingFaceTokenizer, eos: str | None = None, unk: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: HuggingFaceTokenizer, eos: str | None = None, unk: str | None = None, bos: str | None = None
+    ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self._tokenizer, self._eos, self._unk = tokenizer, eos, unk
+        self._tokenizer, self._eos, self._unk, self._bos = tokenizer, eos, unk, bos
         vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         if len(vocabulary) <= 1:
             raise TrellisError("A vocabulary of one token cannot model text; choose another tokenizer.")
@@ -47,7 +49,7 @@ class SubwordTokenizer:
         if eos is None:
             eos = next((token for token in _USUAL_EOS if tokenizer.token_to_id(token) is not None), None)
         unk = _spelling(config.get("unk_token")) or getattr(tokenizer.model, "unk_token", None)
-        return cls(tokenizer, eos, unk)
+        return cls(tokenizer, eos, unk, _spelling(config.get("bos_token")))
 
     @classmethod
     def train_bpe(cls, documents: Iterable[str], size: int) -> SubwordTokenizer:
@@ -68,7 +70,8 @@ class SubwordTokenizer:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and the names of the special tokens."""
-        write_folder(Path(folder), self._tokenizer, eos_token=self._eos, unk_token=self._unk)
+        names = {"eos_token": self._eos, "unk_token": self._unk, "bos_token": self._bos}
+        write_folder(Path(folder), self._tokenizer, **names)
 
     def encode(self, text: str) -> list[int]:
         """Ids of one document."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -55,13 +55,17 @@ class Tokenizer(Protocol):
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
-    """Read a tokenizer of either kind from its folder."""
+    """Read a tokenizer of any kind from its folder."""
+    from trellis.text import characters, integers, vocabulary
     from trellis.text.subwords import SubwordTokenizer
-    from trellis.text.vocabulary import KIND, WordTokenizer
 
-    if read_config(Path(folder)).get("trellis_kind") == KIND:
-        return WordTokenizer.load(folder)
-    return SubwordTokenizer.load(folder)
+    ours: dict[object, Callable[[str | os.PathLike[str]], Tokenizer]] = {
+        vocabulary.KIND: vocabulary.WordTokenizer.load,
+        characters.CHARACTERS: characters.CharacterTokenizer.load,
+        characters.BYTES: characters.ByteTokenizer.load,
+        integers.KIND: integers.IntegerTokenizer.load,
+    }
+    return ours.get(read_config(Path(folder)).get("trellis_kind"), SubwordTokenizer.load)(folder)
 
 
 def tokenizer_file(folder: Path) -> Path:
@@ -87,6 +91,20 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TrellisError(f"{path} is not a JSON object; fetch or save the tokenizer again.")
     return value
+
+
+def read_vocabulary(folder: Path) -> list[str]:
+    """The tokens of a saved vocabulary in the order of their ids, of which none is missing."""
+    path = tokenizer_file(folder)
+    try:
+        vocabulary = read_json(path)["model"]["vocab"]
+        tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        sound = [vocabulary[token] for token in tokens] == list(range(len(tokens)))
+    except (KeyError, TypeError) as error:
+        raise TrellisError(f"{path} holds no word vocabulary; save the tokenizer again.") from error
+    if not sound:
+        raise TrellisError(f"{path} skips or repeats an id; save the tokenizer again.")
+    return tokens
 
 
 def write_folder(folder: Path, tokenizer: HuggingFaceTokenizer, **settings: str | None) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
-from trellis.text.tokenizer import read_json, refuse_id, refuse_token, tokenizer_file, write_folder
+from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, write_folder
 
 UNK, EOS = "<unk>", "<eos>"
 KIND = "words"  # marks our own folders in tokenizer_config.json
@@ -37,13 +37,24 @@ class WordTokenizer:
             )
 
     @classmethod
-    def train(cls, documents: Iterable[str], size: int | None = None, min_count: int = 1) -> WordTokenizer:
-        """Take the `size` most frequent words, specials included, seen `min_count` times; ties by name."""
+    def train(cls, documents: Iterable[str], size: int | None = None, min_count: int | None = 1) -> WordTokenizer:
+        """Take the `size` most frequent words, specials included, seen `min_count` times; ties by name.
+
+        Without a `min_count`, words seen too seldom to learn from are left out, unless the text says `<unk>` of them.
+        """
+        return cls.count((document.split() for document in documents), size, min_count)
+
+    @classmethod
+    def count(
+        cls, sequences: Iterable[Iterable[str]], size: int | None = None, min_count: int | None = 1
+    ) -> WordTokenizer:
+        """The same of texts that are lists of words already, which then may hold spaces."""
         if size is not None and size < _SMALLEST:
             raise TrellisError(f"A vocabulary of {size} is too small; ask for {_SMALLEST} or more.")
         counts: Counter[str] = Counter()
-        for document in documents:
-            counts.update(document.split())
+        for words in sequences:
+            counts.update(words)
+        min_count = _seldom(counts) if min_count is None else min_count
         frequent = [word for word, count in counts.items() if count >= min_count and word not in _SPECIALS]
         frequent.sort(key=lambda word: (-counts[word], word))
         return cls([*_SPECIALS, *frequent][:size])
@@ -51,16 +62,7 @@ class WordTokenizer:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> WordTokenizer:
         """Read a folder that `save` wrote."""
-        path = tokenizer_file(Path(folder))
-        try:
-            vocabulary = read_json(path)["model"]["vocab"]
-            words = sorted(vocabulary, key=vocabulary.__getitem__)
-            sound = [vocabulary[word] for word in words] == list(range(len(words)))
-        except (KeyError, TypeError) as error:
-            raise TrellisError(f"{path} holds no word vocabulary; save the tokenizer again.") from error
-        if not sound:
-            raise TrellisError(f"{path} skips or repeats an id; save the tokenizer again.")
-        return cls(words)
+        return cls(read_vocabulary(Path(folder)))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write it as a Hugging Face tokenizer, so that one format serves words and subwords alike."""
@@ -98,3 +100,11 @@ class WordTokenizer:
     def fingerprint(self) -> str:
         """Hash the word list; a word has no spaces, so a line each is unambiguous."""
         return hashlib.blake2b("\n".join([KIND, *self.words]).encode(), digest_size=16).hexdigest()
+
+
+def _seldom(counts: Counter[str]) -> int:
+    """The fewest times a word is seen in a text of this size to be worth an id of its own."""
+    total = counts.total()
+    if UNK in counts or total < 2_000:
+        return 1
+    return 2 if total < 1_000_000 else 3 if total < 10_000_000 else 5
