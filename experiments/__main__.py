@@ -20,10 +20,11 @@ from experiments.running import Place, check_code, default_place, state_of, trai
 from trellis import TrellisError
 from trellis.config import load
 from trellis.evaluation import perplexity_of
+from trellis.help_pages import Command, Group
 from trellis.progress import short_time
 from trellis.training import checkpoints
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 Budgets = Annotated[str, typer.Option(help="smoke, laptop or paper.")]
 Runs = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where runs go. (default: runs/BUDGET)")]
 DataDir = Annotated[
@@ -40,7 +41,7 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-@app.command("run")
+@app.command("run", cls=Command)
 def _run(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="Such as chiu.table1.")],
     budget: Budgets = "laptop",
@@ -112,7 +113,7 @@ def _record_run(run: Path, name: str, place: Place, command: str, code: Path = R
     say(f"{record(run, path, command=command, threads=place.threads, commit=commit, tested=tested)}")
 
 
-@app.command("record")
+@app.command("record", cls=Command)
 def _record(
     run: Path,
     name: Annotated[str, typer.Option(help="The recipe's name. (default: the folder's)")] = "",
@@ -146,7 +147,7 @@ def _find(name: str, place: Place) -> tuple[str, Recipe]:
     raise TrellisError(f"no study has a run '{name}' at this budget: see python -m experiments status.")
 
 
-@app.command("status")
+@app.command("status", cls=Command)
 def _status(
     name: Annotated[str | None, typer.Argument(metavar="STUDY", help="Such as chiu.table1. (default: all)")] = None,
     budget: Budgets = "laptop",
@@ -177,7 +178,7 @@ def _progress(recipe: Recipe, place: Place) -> tuple[str, str, str]:
     return state, "" if at["best"] is None else f"{perplexity_of(at['best']):.1f}", short_time(at["seconds"])
 
 
-@app.command("report")
+@app.command("report", cls=Command)
 def _report() -> None:
     """Write docs/results.md and its plots from every committed result."""
     try:

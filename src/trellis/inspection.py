@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from trellis.errors import TrellisError
 from trellis.models import HMM, Tables
 from trellis.models.scorer import carry
 from trellis.ops.precision import widened
 from trellis.progress import Progress
-from trellis.text import IdFile, Streams
+from trellis.text import IdFile, Streams, Tokenizer
 
 SLICE = 512  # states looked at together
 DEAD_SHARE = 0.01  # a state is dead when it explains less than this share of what an average state does
@@ -51,6 +52,36 @@ class Inspection:
         return sum(state.dead for state in self.states)
 
 
+class StateWords:
+    """The foremost words of states, found when first asked for: a model may have hundreds of thousands of states."""
+
+    def __init__(self, model: HMM, tokenizer: Tokenizer, words: int = 3) -> None:
+        self.model, self.tokenizer, self.words = model, tokenizer, words
+        self._found: dict[int, tuple[str, ...]] = {}
+
+    def of(self, states: Iterable[int] | Tensor) -> list[tuple[str, ...]]:
+        """The most probable words of each of these states, the first before the others; fewer if it emits fewer."""
+        asked = [int(state) for state in states]
+        new = sorted(set(asked) - self._found.keys())
+        if new and not 0 <= new[0] <= new[-1] < self.model.config.states:
+            wrong = new[0] if new[0] < 0 else new[-1]
+            raise TrellisError(f"there is no state {wrong}: give 0 to {self.model.config.states - 1:,}.")
+        for begin in range(0, len(new), SLICE):
+            self._find(new[begin : begin + SLICE])
+        return [self._found[state] for state in asked]
+
+    def _find(self, states: list[int]) -> None:
+        emission_NV = self.model.emission_rows(torch.tensor(states))
+        probability_NW, word_NW = emission_NV.topk(min(self.words, emission_NV.shape[1]))
+        for state, *row in zip(states, probability_NW.cpu().tolist(), word_NW.cpu().tolist(), strict=True):
+            self._found[state] = tuple(self.tokenizer.token(word) for p, word in zip(*row, strict=True) if p > 0)
+
+
+def state_names(model: HMM, tokenizer: Tokenizer, states: Iterable[int] | Tensor, words: int = 3) -> list[str]:
+    """A name for each of these states: its most probable words, such as "list dict set"."""
+    return [" ".join(found) for found in StateWords(model, tokenizer, words).of(states)]
+
+
 def inspect_states(
     described: HMM | Tables, usage_S: Tensor, *, words: int = 8, successors: int = 3, distinct: bool = False
 ) -> Inspection:
@@ -63,16 +94,13 @@ def inspect_states(
     parts = torch.arange(len(usage_S)).split(SLICE)  # on the processor; what is found may be on any device
     overall_V = _overall(described, usage_S, parts) if distinct else None
     threshold = DEAD_SHARE / len(usage_S)
-    summaries = [
-        StateSummary(state, usage, usage < threshold, *foremost)
-        for states_N in parts
-        for state, usage, foremost in zip(
-            states_N.tolist(),
-            usage_S[states_N].tolist(),
-            _foremost(described, states_N, words, successors, overall_V),
-            strict=True,
-        )
-    ]
+    summaries: list[StateSummary] = []
+    with Progress("inspecting", len(usage_S), unit="states") as bar:
+        for states_N in parts:
+            foremost = _foremost(described, states_N, words, successors, overall_V)
+            rows = zip(states_N.tolist(), usage_S[states_N].tolist(), foremost, strict=True)
+            summaries += [StateSummary(state, usage, usage < threshold, *found) for state, usage, found in rows]
+            bar.advance(len(states_N))
     summaries.sort(key=lambda summary: -summary.usage)
     effective = float(torch.special.entr(usage_S.double()).sum().exp())
     return Inspection(tuple(summaries), threshold, effective)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
@@ -36,6 +37,21 @@ def short_time(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Write a number of things (1 line, 2,000 lines)."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+@contextmanager
+def waiting(what: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Say on a terminal what is waited for, and take it back after; say nothing in a pipe or a log.
+
+    For work that cannot say how far it is, and that prints nothing itself.
+    """
+    stream = stream if stream is not None else sys.stderr
+    line = f"{what} …" if stream.isatty() else ""
+    print(line, end="", file=stream, flush=True)
+    try:
+        yield
+    finally:
+        print(f"\r{' ' * len(line)}\r" if line else "", end="", file=stream, flush=True)
 
 
 class Progress:

@@ -13,13 +13,17 @@ from trellis.models import load_model
 
 from .commands import TINY, done, records, type_in
 
+ASKED = ("prepare", "distill", "train", "evaluate", "score", "decode", "fill", "sample", "inspect")
+
 
 def test_help_does_not_wait_for_torch():
     code = "import sys, trellis.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["prepare", "distill", "train", "evaluate", "score", "decode", "sample", "inspect"])
+@pytest.mark.parametrize(
+    "command", ["prepare", "distill", "train", "evaluate", "score", "decode", "fill", "sample", "inspect"]
+)
 def test_every_command_explains_itself_with_an_example(capsys, command):
     out = done(capsys, command, "--help")
     assert "Example" in out
@@ -76,7 +80,7 @@ def test_a_blocked_model_answers_every_command(capsys, monkeypatch, blocked_run)
     assert model.config.support == "brown"
     assert len(set(model.block_V.tolist())) == 4
     type_in(monkeypatch, "the cat likes seeds\n")
-    (best,) = records(done(capsys, "decode", blocked_run, "--json"))
+    (best,) = records(done(capsys, "decode", blocked_run, "--no-bos", "--json"))
     tokenizer = load_tokenizer(blocked_run / "best")
     ids = torch.tensor([[tokenizer.id(word) for word in best["tokens"]]])
     assert best["paths"][0]["states"] == model.viterbi(ids).states_BT[0].tolist()
@@ -87,6 +91,7 @@ def test_a_blocked_model_answers_every_command(capsys, monkeypatch, blocked_run)
     (found,) = records(done(capsys, "inspect", blocked_run, *corpus, "--json"))
     assert sum(state["usage"] for state in found["states"]) == pytest.approx(1.0, abs=1e-6)
     shown = {state["state"]: state["words"] for state in found["states"]}
+    assert best["paths"][0]["words"][0] == [word for word, p in shown[best["paths"][0]["states"][0]][:3] if p > 0]
     word, probability = shown[best["paths"][0]["states"][0]][0]
     dense = model.tables().emission_SV[best["paths"][0]["states"][0]]
     assert probability == pytest.approx(float(dense[tokenizer.id(word)]), rel=1e-4)

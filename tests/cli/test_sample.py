@@ -27,4 +27,9 @@ def test_samples_begin_like_sentences(capsys, run):
 
 
 def test_unknown_words_of_a_prompt_are_mentioned(capsys, run):
-    assert "1 of the prompt's 2 words" in call(capsys, "sample", run, "--prompt", "the fish")[2]
+    assert "1 word is unknown: 'The' (known as 'the')" in call(capsys, "sample", run, "--prompt", "The cat")[2]
+
+
+def test_the_same_command_draws_the_same(capsys, run):
+    assert done(capsys, "sample", run) == done(capsys, "sample", run, "--seed", 0)
+    assert done(capsys, "sample", run) != done(capsys, "sample", run, "--seed", 1)

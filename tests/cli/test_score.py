@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from .commands import LINES, done, nats_of, records, rows, type_in
+from .commands import LINES, call, done, nats_of, records, rows, type_in
 
 
 def test_carried_scores_add_up_to_the_evaluation(capsys, run, place):
@@ -16,7 +16,7 @@ def test_carried_scores_add_up_to_the_evaluation(capsys, run, place):
 
 
 def test_lines_are_scored_on_their_own(capsys, run, place, model, tokenizer):
-    scored = rows(done(capsys, "score", run, place / "test.txt"))
+    scored = rows(done(capsys, "score", run, place / "test.txt", "--no-bos"))
     assert [line[3] for line in scored] == (place / "test.txt").read_text().splitlines()
     assert [(line[1], line[2]) for line in scored] == [("5", "0"), ("6", "0"), ("1", "0"), ("6", "1")]
     for line in scored:
@@ -33,7 +33,7 @@ def test_bases(capsys, run, place, base, unit):
 
 def test_every_token_from_standard_input(capsys, monkeypatch, run, model, tokenizer):
     type_in(monkeypatch, "the cat saw\n")
-    found = rows(done(capsys, "score", run, "--tokens"))
+    found = rows(done(capsys, "score", run, "--tokens", "--no-bos"))
     assert [line[1] for line in found] == ["the", "cat", "saw", "<eos>"]
     assert [float(line[2]) for line in found] == pytest.approx(nats_of(model, tokenizer, "the cat saw")[0], abs=1e-3)
 
@@ -58,7 +58,7 @@ def test_a_gap_is_summed_over(capsys, monkeypatch, run, tokenizer):
 def test_long_lines_and_many_lines(capsys, run, model, tokenizer, tmp_path):
     long = " ".join(LINES * 50)
     (tmp_path / "long.txt").write_text("\n".join([LINES[0], long, *LINES * 3]))
-    scored = records(done(capsys, "score", run, tmp_path / "long.txt", "--json"))
+    scored = records(done(capsys, "score", run, tmp_path / "long.txt", "--no-bos", "--json"))
     assert [line["line"] for line in scored] == list(range(1, 84))
     assert scored[1]["log_prob"] == pytest.approx(sum(nats_of(model, tokenizer, long)[0]), rel=1e-5)
     assert scored[0]["log_prob"] == pytest.approx(scored[2]["log_prob"])
@@ -71,3 +71,19 @@ def test_lines_may_begin_after_an_end(capsys, run, place, model, tokenizer):
     for line in records(done(capsys, "decode", run, place / "test.txt", "--bos", "--json")):
         best = model.viterbi(torch.tensor([[*tokenizer.encode(line["text"]), tokenizer.eos_id]]), after)
         assert line["paths"][0]["log_prob"] == pytest.approx(float(best.log_prob_B), rel=1e-5)
+
+
+def test_the_number_of_lines_agrees_with_its_noun(capsys, monkeypatch, run):
+    type_in(monkeypatch, "the\n")
+    assert "1 line, 1 token, 0 unknown" in call(capsys, "score", run, "--no-eos")[2]
+    type_in(monkeypatch, "the\ncat\n")
+    assert "2 lines, 4 tokens, 0 unknown" in call(capsys, "score", run)[2]
+
+
+@pytest.mark.parametrize("command", ["score", "decode", "fill"])
+def test_unknown_words_are_named_with_the_spelling_that_is_known(capsys, monkeypatch, run, command):
+    type_in(monkeypatch, "The cat saw <mask> fish\nthe fish likes seeds.\n")
+    said = call(capsys, command, run)[2]
+    assert "3 words are unknown: 'The' (known as 'the'), 'fish', 'seeds.' (known as 'seeds')" in said.splitlines()
+    type_in(monkeypatch, "the cat saw <mask>\n")
+    assert "unknown:" not in call(capsys, command, run)[2].replace("0 unknown:", "")

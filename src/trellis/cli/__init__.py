@@ -19,6 +19,7 @@ from trellis.cli import (
     doctor,
     evaluate,
     export,
+    fill,
     inspect,
     prepare,
     sample,
@@ -26,9 +27,10 @@ from trellis.cli import (
     settings,
     train,
 )
-from trellis.cli.terminal import say
+from trellis.cli.terminal import say, with_torch
 from trellis.errors import TrellisError
 from trellis.folders import FULL
+from trellis.help_pages import Command, Group
 
 ABOUT = """Hidden Markov language models: train them, measure them, ask them exact questions.
 
@@ -42,7 +44,7 @@ START = (
 LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
 
 app = typer.Typer(
-    help=ABOUT, epilog=START, no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=Group, help=ABOUT, epilog=START, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
@@ -54,13 +56,15 @@ for command in (
     evaluate,
     score,
     decode,
+    fill,
     sample,
     inspect,
     export,
     cluster,
     doctor,
 ):
-    app.command(command.__name__.rpartition(".")[2], epilog=command.EXAMPLE)(command.run)
+    name = command.__name__.rpartition(".")[2]
+    app.command(name, cls=Command, epilog=command.EXAMPLE)(with_torch(command.run))
 
 
 def _tell_version(asked: bool) -> None:

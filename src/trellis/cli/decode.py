@@ -14,11 +14,12 @@ from trellis.errors import TrellisError
 if TYPE_CHECKING:
     import torch
 
+    from trellis.inspection import StateWords
     from trellis.models import HMM
     from trellis.text.lines import Line
 
 EXAMPLE = (
-    "Examples:\n\necho 'the cat sat' | trellis decode runs/pydocs-64 --k 3\n\n"
+    "Examples:\n\necho 'the cat sat' | trellis decode runs/pydocs-64 --tokens\n\n"
     "trellis decode runs/ptb-512 a.txt --posterior --entropy --json"
 )
 HEADS = {"paths": ["ln p"], "posterior": [], "samples": ["draw"]}
@@ -27,16 +28,22 @@ HEADS = {"paths": ["ln p"], "posterior": [], "samples": ["draw"]}
 def run(
     model: terminal.Model,
     files: terminal.Files = None,
-    k: Annotated[int, typer.Option("--k", min=1, help="How many of the most probable paths.")] = 1,
+    k: Annotated[int, typer.Option("--k", min=1, metavar="N", help="How many of the most probable paths.")] = 1,
     posterior: Annotated[
         bool, typer.Option("--posterior", help="The most probable state at each position, with its probability.")
     ] = False,
-    samples: Annotated[int, typer.Option(min=0, help="Draw so many paths from the posterior instead.")] = 0,
+    samples: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Draw so many paths from the posterior instead.")
+    ] = 0,
     entropy: Annotated[
         bool, typer.Option("--entropy", help="Also how unsure the path is: its posterior's entropy in nats.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of --samples.")] = 0,
-    bos: terminal.Bos = False,
+    words: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many of each state's foremost words to print with it.")
+    ] = 3,
+    tokens: Annotated[bool, typer.Option("--tokens", help="A row for every token.")] = False,
+    seed: terminal.Seed = 0,
+    bos: terminal.Bos = None,
     eos: terminal.Eos = True,
     split: terminal.Split = "test",
     json: terminal.Json = False,
@@ -44,7 +51,7 @@ def run(
     device: terminal.Device = "auto",
     data_dir: terminal.DataDir = None,
 ) -> None:
-    """Print the most probable state path of each line (Viterbi) as word/state.
+    """Print the most probable state path of each line (Viterbi) as word/state[the state's foremost words].
 
     Columns are separated by tabs; ln p is that of the path and the words together. A word written `<mask>` is missing.
     """
@@ -52,24 +59,26 @@ def run(
         raise TrellisError("--k, --posterior and --samples are different questions: ask one at a time.")
     import torch
 
-    from trellis.cli.lines import batches, read_texts
-    from trellis.text.lines import read_lines
+    from trellis.cli.lines import Reading
+    from trellis.inspection import StateWords
 
-    texts = read_texts(files or [], split, data_dir)
-    loaded = terminal.load(model, device)
+    reading = Reading.open(model, files, split, data_dir, device, eos, "decoding")
+    loaded = reading.loaded
     kind = "posterior" if posterior else "samples" if samples else "paths"
-    begin = loaded.after_eos() if bos else None
-    hmm = loaded.answering("k_best", "smooth", "sample_posterior", "entropy")
-    ask = _Question(hmm, kind, samples or k, entropy, torch.Generator().manual_seed(seed), begin)
+    hmm = loaded.answering("k_best", "smooth", "sample_posterior", "entropy", "emission_rows")
+    generator = torch.Generator().manual_seed(seed)
+    ask = _Question(hmm, kind, samples or k, entropy, generator, terminal.beginning(loaded, bos))
+    shown = _Shown(kind, tokens, StateWords(hmm, loaded.tokenizer, words) if words else None)
     if not json:
-        terminal.print_row("line", *HEADS[kind], *(["entropy"] if entropy else []), "states")
-    for group in batches(read_lines(texts, loaded.tokenizer, eos)):
+        shown.print_heading(entropy)
+    for group in reading.groups():
         for line, answer in _answers(ask, group):
-            words = line.spelling(loaded.tokenizer)
+            spelt = line.spelling(loaded.tokenizer)
             if json:
-                terminal.print_json({"line": line.number, "text": line.text, "tokens": words, **answer})
+                named = {kind: [shown.named(path) for path in answer[kind]]}
+                terminal.print_json({"line": line.number, "text": line.text, "tokens": spelt, **answer, **named})
             else:
-                _print(line, words, kind, answer)
+                shown.print(line, spelt, answer)
         if sys.stdin.isatty():
             sys.stdout.flush()
 
@@ -124,16 +133,55 @@ def _ask(
             yield [{"states": path[: len(line.ids)]} for path in paths if path[0] >= 0]
 
 
-def _print(line: Line, words: list[str], kind: str, answer: dict[str, Any]) -> None:
-    entropy = [f"{answer['entropy']:.4f}"] if "entropy" in answer else []
-    if not answer[kind] and words:
-        said = "impossible: no path of states can emit this line; trellis score says which token"
-        terminal.print_row(line.number, said)
-    for draw, path in enumerate(answer[kind], start=1):
-        head = [f"{path['log_prob']:.4f}"] if kind == "paths" else [str(draw)] if kind == "samples" else []
-        marks = path.get("probabilities") or [None] * len(words)
-        spelt = [
-            f"{word}/{state}" + ("" if mark is None else f":{mark:.2f}")
-            for word, state, mark in zip(words, path["states"], marks, strict=True)
-        ]
-        terminal.print_row(line.number, *head, *entropy, " ".join(spelt))
+class _Shown(NamedTuple):
+    """How paths are printed."""
+
+    kind: str
+    tokens: bool  # a row a token, or all of a path in one row
+    names: StateWords | None
+
+    def named(self, path: dict[str, Any]) -> dict[str, Any]:
+        """The path, and the foremost words of each of its states."""
+        return path if self.names is None else path | {"words": self.names.of(path["states"])}
+
+    def print_heading(self, entropy: bool) -> None:
+        cells = ["line", *HEADS[self.kind], *(["entropy"] if entropy else [])]
+        if not self.tokens:
+            terminal.print_row(*cells, "states")
+            return
+        probability, words = ["p"] * (self.kind == "posterior"), ["words"] * (self.names is not None)
+        terminal.print_row(*cells, "token", "state", *probability, *words)
+
+    def print(self, line: Line, spelt: list[str], answer: dict[str, Any]) -> None:
+        entropy = [f"{answer['entropy']:.4f}"] if "entropy" in answer else []
+        if not answer[self.kind] and spelt:
+            said = "impossible: no path of states can emit this line; trellis score says which token"
+            terminal.print_row(line.number, said)
+        for draw, path in enumerate(answer[self.kind], start=1):
+            head = [f"{path['log_prob']:.4f}"] if self.kind == "paths" else [str(draw)] * (self.kind == "samples")
+            places = list(self._places(spelt, path))
+            if not self.tokens:
+                terminal.print_row(line.number, *head, *entropy, " ".join(map(_compact, places)))
+                continue
+            for place in places:
+                terminal.print_row(line.number, *head, *entropy, *(cell for cell in place if cell is not None))
+
+    def _places(self, spelt: list[str], path: dict[str, Any]) -> Iterator[_Place]:
+        words = [None] * len(spelt) if self.names is None else map(" ".join, self.names.of(path["states"]))
+        marks = path.get("probabilities") or [None] * len(spelt)
+        for token, state, mark, name in zip(spelt, path["states"], marks, words, strict=True):
+            yield _Place(token, state, None if mark is None else f"{mark:.2f}", name)
+
+
+class _Place(NamedTuple):
+    """A token of a line, as it is printed."""
+
+    token: str
+    state: int
+    probability: str | None
+    words: str | None
+
+
+def _compact(place: _Place) -> str:
+    name = "" if place.words is None else f"[{place.words}]"
+    return f"{place.token}/{place.state}{name}" + ("" if place.probability is None else f":{place.probability}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trellis.cli.terminal import Device, Json, Model, Threads, load, report
+from trellis.progress import waiting
 
 EXAMPLE = "Example:\n\ntrellis export runs/ptb-low-rank plain-hmm"
 
@@ -25,8 +26,9 @@ def run(
     states, and each word in each state that may emit it.
     """
     loaded = load(model, device)
-    plain = loaded.answering("plain").plain()
-    plain.save_pretrained(out, loaded.tokenizer)
+    with waiting("writing the distributions out"):
+        plain = loaded.answering("plain").plain()
+        plain.save_pretrained(out, loaded.tokenizer)
     numbers = sum(parameter.numel() for parameter in plain.parameters())
     report(
         json,

@@ -10,7 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trellis.cli.terminal import DataDir, Device, Json, Model, Threads, console, load, print_json
+from trellis.cli.terminal import DataDir, Device, Json, Model, Split, Threads, console, load, print_json
+from trellis.progress import waiting
 
 if TYPE_CHECKING:
     from trellis.inspection import Inspection, Likely
@@ -21,8 +22,8 @@ EXAMPLE = "Example:\n\ntrellis inspect runs/ptb-512 --states 20 --corpus ptb --s
 
 def run(
     model: Model,
-    states: Annotated[int, typer.Option(min=1, help="How many states to show, the most used first.")] = 10,
-    words: Annotated[int, typer.Option(min=1, help="How many words of each.")] = 8,
+    states: Annotated[int, typer.Option(min=1, metavar="N", help="How many states to show, the most used first.")] = 10,
+    words: Annotated[int, typer.Option(min=1, metavar="N", help="How many words of each.")] = 8,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="Words that set a state apart, instead of its most probable ones.")
     ] = False,
@@ -30,7 +31,7 @@ def run(
         list[str] | None,
         typer.Option(help="Measure usage on this corpus or file. (default: the model's own long run)"),
     ] = None,
-    split: Annotated[str, typer.Option(help="train, valid or test, of a named corpus.")] = "valid",
+    split: Split = "test",
     json: Json = False,
     threads: Threads = None,
     device: Device = "auto",
@@ -49,7 +50,8 @@ def run(
         ids = evaluation_ids(loaded.tokenizer, corpus, split, data_dir)
         usage_S, source = explained(hmm, ids), f"posterior over {ids.meta.corpus}"
     else:
-        usage_S, source = stationary(hmm.tables()), "the model's long run"
+        with waiting("finding the long run"):
+            usage_S, source = stationary(hmm.tables()), "the model's long run"
     found = inspect_states(hmm, usage_S, words=words, distinct=distinct)
     if json:
         print_json(_as_dict(found, states, source, loaded.tokenizer))

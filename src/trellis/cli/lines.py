@@ -5,22 +5,60 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from trellis.cli.terminal import say
+from trellis.cli.terminal import load, say, say_unknown
 from trellis.errors import TrellisError
 from trellis.models.model import Model
+from trellis.models.pretrained import Pretrained
+from trellis.progress import Progress
 from trellis.text.files import STDIN
-from trellis.text.lines import GAP, Line, tensors
+from trellis.text.lines import GAP, Line, read_lines, tensors
 from trellis.text.sources import open_sources
+from trellis.text.unknown import UnknownWords
 
 if TYPE_CHECKING:
     from trellis.models import HMM
 
 ROWS, CELLS, LONG = 32, 8192, 1024  # lines and padded tokens in a batch; a longer line is scored piece by piece
+
+
+class Reading(NamedTuple):
+    """A model, and the lines that it is asked about."""
+
+    loaded: Pretrained
+    lines: Iterable[Line]
+    doing: str  # for the progress: "scoring"
+
+    @classmethod
+    def open(
+        cls, model: str, files: list[str] | None, split: str, data_dir: str | None, device: str, eos: bool, doing: str
+    ) -> Reading:
+        """Find the text, then read the model."""
+        texts = read_texts(files or [], split, data_dir)
+        loaded = load(model, device)
+        return cls(loaded, read_lines(texts, loaded.tokenizer, eos), doing)
+
+    def groups(self) -> Iterator[list[Line]]:
+        """The lines in groups that fit in memory; shows how far it is, and names unknown words when done."""
+        return batches(self.watched())
+
+    def watched(self) -> Iterator[Line]:
+        """The lines, one by one; shows how far it is, and names unknown words when done, or as a person types them."""
+        unknown, typed = UnknownWords(self.loaded.tokenizer), sys.stdin.isatty()
+        with Progress(self.doing, unit="lines", quiet=sys.stdout.isatty()) as bar:
+            for line in self.lines:
+                if line.unknown:
+                    unknown.read(line.text.replace(GAP, " "))
+                if typed:
+                    say_unknown(unknown)
+                    unknown = UnknownWords(self.loaded.tokenizer)
+                yield line
+                bar.advance()
+        say_unknown(unknown)
 
 
 def read_texts(files: list[str], split: str, data_dir: str | None) -> Iterable[str]:

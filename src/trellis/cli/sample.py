@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import Bos, Device, Json, Model, Threads, load, print_json, say
+from trellis.cli.terminal import Bos, Device, Json, Model, Seed, Threads, beginning, load, print_json, say_unknown
 from trellis.errors import TrellisError
+from trellis.progress import counted, waiting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,13 +20,13 @@ EXAMPLE = "Example:\n\ntrellis sample runs/pydocs-64 --prompt 'return the' --cou
 
 def run(
     model: Model,
-    count: Annotated[int, typer.Option(min=1, help="How many sentences.")] = 3,
-    length: Annotated[int, typer.Option(min=1, help="Most tokens to draw; a sentence may end sooner.")] = 40,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many sentences.")] = 3,
+    length: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most tokens to draw; a sentence may end sooner.")
+    ] = 40,
     prompt: Annotated[str, typer.Option(help="Go on from these words.")] = "",
-    bos: Bos = True,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Draw the same again. (default: another each time)")
-    ] = None,
+    bos: Bos = None,
+    seed: Seed = 0,
     json: Json = False,
     threads: Threads = None,
     device: Device = "auto",
@@ -35,14 +36,12 @@ def run(
 
     loaded = load(model, device)
     hmm = loaded.answering("sample")
-    generator = torch.Generator()
-    seed = generator.seed() % 2**32 if seed is None else seed
-    generator.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     given = loaded.tokenizer.encode(prompt)
-    state = _belief(loaded, given, loaded.after_eos() if bos else None)
-    drawn = hmm.sample(
-        count, length, None if state is None else state.expand(count, -1), loaded.tokenizer.eos_id, generator
-    )
+    state = _belief(loaded, prompt, given, beginning(loaded, bos))
+    first = None if state is None else state.expand(count, -1)
+    with waiting(f"drawing {counted(count, 'sentence')}"):
+        drawn = hmm.sample(count, length, first, loaded.tokenizer.eos_id, generator)
     rows = zip(*(tensor.cpu().tolist() for tensor in (drawn.tokens_BT, drawn.states_BT, drawn.lengths_B)), strict=True)
     for tokens, states, size in rows:
         ids = tokens[:size]
@@ -54,14 +53,17 @@ def run(
             print(text.replace("\n", " "))
 
 
-def _belief(loaded: Pretrained, given: list[int], begin: Tensor | None) -> Tensor | None:
+def _belief(loaded: Pretrained, prompt: str, given: list[int], begin: Tensor | None) -> Tensor | None:
     """The belief after the prompt, if there is one."""
     if not given:
         return begin
     import torch
 
-    if unknown := given.count(-1 if loaded.tokenizer.unk_id is None else loaded.tokenizer.unk_id):
-        say(f"{unknown} of the prompt's {len(given)} words are unknown to the model and read as <unk>")
+    from trellis.text.unknown import UnknownWords
+
+    unknown = UnknownWords(loaded.tokenizer)
+    unknown.read(prompt)
+    say_unknown(unknown)
     with torch.no_grad():
         log_prob_BT, state = loaded.model.score(torch.tensor([given], device=loaded.model.device), begin)
     if bool((log_prob_BT == -torch.inf).any()):

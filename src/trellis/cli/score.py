@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from trellis.cli import terminal
+from trellis.progress import counted
 
 EXAMPLE = (
     "Examples:\n\necho 'the cat sat' | trellis score runs/pydocs-64 --tokens\n\n"
@@ -22,9 +23,9 @@ def run(
     tokens: Annotated[bool, typer.Option("--tokens", help="Every token's log-probability.")] = False,
     base: Annotated[Literal["e", "2", "10"], typer.Option(help="Base of the logarithms.")] = "e",
     carry: Annotated[
-        bool, typer.Option("--carry", help="Lines follow each other: remember the lines before. (default: forget)")
+        bool, typer.Option("--carry", help="Lines are one text, as `evaluate` reads it: remember the lines before.")
     ] = False,
-    bos: terminal.Bos = False,
+    bos: terminal.Bos = None,
     eos: terminal.Eos = True,
     split: terminal.Split = "test",
     json: terminal.Json = False,
@@ -37,23 +38,23 @@ def run(
     Columns are separated by tabs, under a heading that says the base. A word written `<mask>` is missing: the score is
     that of the rest, summed over all it could have been.
     """
-    from trellis.cli.lines import read_texts, score_lines
+    from trellis.cli.lines import Reading, score_lines
     from trellis.evaluation import perplexity_of
-    from trellis.text.lines import read_lines
 
-    texts = read_texts(files or [], split, data_dir)
-    loaded = terminal.load(model, device)
+    reading = Reading.open(model, files, split, data_dir, device, eos, "scoring")
+    loaded = reading.loaded
     scale = 1 / {"e": 1.0, "2": math.log(2), "10": math.log(10)}[base]
     name = {"e": "ln p", "2": "log2 p", "10": "log10 p"}[base]
     if not json:
         terminal.print_row("line", "token", name) if tokens else terminal.print_row(name, "tokens", "unknown", "text")
-    lines = counted = unknown = 0
+    lines = scored = unknown = 0
     total = 0.0
-    begin = loaded.after_eos() if bos else None
-    for line, nats in score_lines(loaded.model, read_lines(texts, loaded.tokenizer, eos), carry, begin):
+    # One text begins where `evaluate` has it begin, unless told otherwise.
+    begin = terminal.beginning(loaded, False if carry and bos is None else bos)
+    for line, nats in score_lines(loaded.model, reading.watched(), carry, begin):
         scores = [scale * score for score in nats]
         log_prob = math.fsum(scores) if -math.inf not in scores else -math.inf
-        lines, counted, unknown, total = lines + 1, counted + line.tokens, unknown + line.unknown, total + log_prob
+        lines, scored, unknown, total = lines + 1, scored + line.tokens, unknown + line.unknown, total + log_prob
         spelt = line.spelling(loaded.tokenizer) if tokens or log_prob == -math.inf else []
         if log_prob == -math.inf:
             first = scores.index(-math.inf)
@@ -71,7 +72,7 @@ def run(
             terminal.print_row(f"{log_prob:.4f}", line.tokens, line.unknown, line.text)
         if sys.stdin.isatty():
             sys.stdout.flush()
-    summary = f"{lines:,} lines, {counted:,} tokens, {unknown:,} unknown: {name} = {total:.4f}"
-    if counted:
-        summary += f", perplexity {terminal.figure(perplexity_of(-total / scale / counted))} a token"
+    summary = f"{counted(lines, 'line')}, {counted(scored, 'token')}, {unknown:,} unknown: {name} = {total:.4f}"
+    if scored:
+        summary += f", perplexity {terminal.figure(perplexity_of(-total / scale / scored))} a token"
     terminal.say(summary)

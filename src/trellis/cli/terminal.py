@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +15,39 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trellis.errors import TrellisError
+from trellis.progress import waiting
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trellis.models.pretrained import Pretrained
+    from trellis.text.unknown import UnknownWords
+
+LARGEST_SEED = 2**63 - 1
+
+
+def import_torch() -> None:
+    """Import PyTorch, which takes seconds, and say so meanwhile."""
+    if "torch" not in sys.modules and chief():
+        with waiting("loading PyTorch"):
+            import torch  # noqa: F401  # for the commands, which ask for it themselves
+
+
+def with_torch(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, but PyTorch is imported first. Help, and what is wrong with the options, need not wait for it."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        import_torch()
+        command(*arguments, **options)
+
+    return run
 
 
 def _use_threads(threads: int | None) -> None:
     if threads is not None:
+        import_torch()
         import torch
 
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizers' own
@@ -35,7 +64,12 @@ DataDir = Annotated[
     typer.Option(metavar="FOLDER", help="Where named corpora and models lie. (default: TRELLIS_DATA)"),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda or mps. (default: a GPU if there is one)")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Where to compute: cpu, cuda or mps. (default: auto, a GPU if there is one)",
+        show_default=False,
+    ),
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a saved model.")]
 Files = Annotated[
@@ -44,13 +78,26 @@ Files = Annotated[
 ]
 Split = Annotated[str, typer.Option(help="train, valid or test, of a named corpus.")]
 Bos = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--bos/--no-bos",
-        help="A line begins as one after `<eos>` does in running text, not from the model's start distribution.",
+        help="A line begins as one does after `<eos>` in running text, or from the model's start distribution. "
+        "(default: as the model learnt: --no-bos if by training.batching=sequences, --bos otherwise)",
+        show_default=False,
     ),
 ]
 Eos = Annotated[bool, typer.Option("--eos/--no-eos", help="Count the end of a line as a token.")]
+
+
+def _check_seed(seed: int) -> int:
+    if not 0 <= seed <= LARGEST_SEED:
+        raise TrellisError(f"a seed of {seed} is none: give --seed 0 or more, and less than 2^63.")
+    return seed
+
+
+Seed = Annotated[
+    int, typer.Option(metavar="N", callback=_check_seed, help="The same seed draws the same; another draws anew.")
+]
 
 
 def load(model: str, device: str) -> Pretrained:
@@ -58,7 +105,34 @@ def load(model: str, device: str) -> Pretrained:
     from trellis.models.pretrained import load_pretrained
     from trellis.training.device import choose_device
 
-    return load_pretrained(model, choose_device(device))
+    with waiting(f"reading {model}"):
+        return load_pretrained(model, choose_device(device))
+
+
+def beginning(loaded: Pretrained, bos: bool | None) -> Tensor | None:
+    """The state in which a line begins: after `<eos>`, or None, the start distribution.
+
+    If nothing is asked for, as the model learnt. In running text, sentences begin after `<eos>`, and nearly no sentence
+    at the start distribution; a model of sequences has seen nothing follow `<eos>`.
+    """
+    if bos is None:
+        bos = not _learnt_from_sequences(loaded)
+    return loaded.after_eos() if bos else None
+
+
+def _learnt_from_sequences(loaded: Pretrained) -> bool:
+    from trellis.config import run_of
+
+    try:
+        return run_of(loaded.folder).training.batching == "sequences"
+    except TrellisError:  # a model without a run
+        return False
+
+
+def say_unknown(unknown: UnknownWords) -> None:
+    """Name the unknown words that were read, if there are any."""
+    if sentence := unknown.sentence():
+        say(sentence)
 
 
 def chief() -> bool:

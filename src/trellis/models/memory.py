@@ -71,11 +71,19 @@ def log_totals(transition: Dense, log_enter_KS: Tensor) -> Tensor:
     return ((log_enter_KS - peak_K1).exp() @ transition.matrix_SS.T).to(log_enter_KS).log() + peak_K1
 
 
+def leaving(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> tuple[Tensor, Tensor]:
+    """p(x | z) / N(z, x) and exp(c_x[z′]) of every word, both V×S: the first times and the second divided by one factor
+    a word, so that neither overflows.
+    """
+    peak_V1 = log_enter_VS.amax(1, keepdim=True)
+    leave_VS = (log_emission_VS + peak_V1 - log_totals(transition, log_enter_VS)).exp()
+    return leave_VS, (log_enter_VS - peak_V1).exp()
+
+
 def gap_matrix(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> Tensor:
     """p(next state | state) where the word of the latter was not seen, S×S: the sum over all words.
 
     T[z, z′] Σ_x p(x | z) exp(c_x[z′]) / N(z, x).
     """
-    peak_V1 = log_enter_VS.amax(1, keepdim=True)
-    leave_VS = (log_emission_VS + peak_V1 - log_totals(transition, log_enter_VS)).exp()
-    return transition.matrix_SS * (leave_VS.T @ (log_enter_VS - peak_V1).exp())
+    leave_VS, enter_VS = leaving(transition, log_emission_VS, log_enter_VS)
+    return transition.matrix_SS * (leave_VS.T @ enter_VS)

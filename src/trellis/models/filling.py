@@ -1,0 +1,92 @@
+"""The words that gaps in a text may hold: p(word | all that was seen, on both sides), exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trellis import inference
+from trellis.errors import TrellisError
+from trellis.models.asking import Asked
+from trellis.models.chains import chain_of
+from trellis.models.remembering import gap_words
+from trellis.progress import counted
+
+if TYPE_CHECKING:
+    from trellis.models.questions import Questions
+
+
+class Filled(NamedTuple):
+    """What may stand in each of a batch's N gaps, row by row and from left to right.
+
+    row_N, place_N  where the gap is
+    log_prob_NV     log p(word | all tokens seen), of every word; −inf throughout where those tokens are impossible
+
+    Each gap is by itself: what stands in the others of its row is summed over. So the best words of two gaps need not
+    be the best pair of words.
+    """
+
+    row_N: Tensor
+    place_N: Tensor
+    log_prob_NV: Tensor
+
+    def best(self, k: int) -> tuple[Tensor, Tensor]:
+        """The probabilities of each gap's k best words and their ids, both N×k, the best first."""
+        log_prob_NK, word_NK = self.log_prob_NV.topk(min(k, self.log_prob_NV.shape[1]))
+        return log_prob_NK.exp(), word_NK
+
+    def __repr__(self) -> str:
+        return f"Filled({counted(len(self.row_N), 'gap')}, {counted(self.log_prob_NV.shape[1], 'word')})"
+
+
+@torch.no_grad()
+def fill(model: Questions, asked: Asked) -> Filled:
+    """The distribution of the word at each gap of a batch, the others summed over."""
+    if asked.missing_BT is None:
+        raise TrellisError("nothing is missing: say by missing_BT which tokens are to be filled in.")
+    parts = [_fill_rows(model, part) for part in model.row_parts(asked)]
+    gap_BT = _gaps(asked)
+    weight_NV = torch.cat(parts)
+    total_N1 = weight_NV.sum(1, keepdim=True)
+    # In an impossible row there is nothing to divide by.
+    log_prob_NV = (weight_NV / torch.where(total_N1 > 0, total_N1, 1.0)).log()
+    row_N, place_N = gap_BT.nonzero().T
+    return Filled(row_N, place_N, log_prob_NV)
+
+
+def _gaps(asked: Asked) -> Tensor:
+    """Which tokens are missing, padding left out."""
+    assert asked.missing_BT is not None
+    if asked.lengths_B is None:
+        return asked.missing_BT
+    return asked.missing_BT & (
+        torch.arange(asked.ids_BT.shape[1], device=asked.ids_BT.device) < asked.lengths_B[:, None]
+    )
+
+
+def _fill_rows(model: Questions, asked: Asked) -> Tensor:
+    """p(word at a gap | the rest) of the gaps of some rows, N×V, but for a factor a gap."""
+    gap_BT = _gaps(asked)
+    if not bool(gap_BT.any()):
+        return next(model.parameters()).new_zeros(0, model.config.vocab_size)
+    chain = chain_of(model, asked)
+    smoothed = inference.smooth(chain)
+    posterior_NS = _over_all_states(model, smoothed.posterior_BTS[gap_BT], smoothed.states_BTS[gap_BT])
+    if model.memory is None:
+        return model.words_of(posterior_NS)
+    # The word of a gap decides how its state is left: only at the end of a row is the state all that there is.
+    belief_NS = inference.filter(chain).belief_BTS[gap_BT]
+    weight_NV = model.words_of(posterior_NS)
+    row_N, place_N = gap_BT.nonzero().T
+    inner_N = place_N + 1 < chain.lengths()[row_N]
+    if bool(inner_N.any()):
+        next_NS = smoothed.posterior_BTS[row_N[inner_N], place_N[inner_N] + 1]
+        weight_NV[inner_N] = gap_words(model, belief_NS[inner_N], next_NS).to(weight_NV)
+    return weight_NV
+
+
+def _over_all_states(model: Questions, posterior_NJ: Tensor, states_NJ: Tensor) -> Tensor:
+    """The same posteriors over all of the model's states, N×S."""
+    return posterior_NJ.new_zeros(len(posterior_NJ), model.config.states).scatter_add_(1, states_NJ, posterior_NJ)
