@@ -5,7 +5,10 @@ BIN := .venv/bin
 # that name, pip takes it, and then finds nothing to do for the range in pyproject.toml.
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test bench sanitize clean
+# What `make package` installs with: name several to try several.
+PYTHONS ?= $(PYTHON)
+
+.PHONY: help demo test bench package sanitize clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
@@ -21,6 +24,9 @@ test: .venv/installed-dev  ## lint, types, every test
 
 bench: .venv/installed-bench  ## race against the peers on this machine, and how Trellis grows
 	$(BIN)/python -m bench
+
+package: .venv/installed-dev  ## build wheels and sdist, install each in a clean environment, use it there
+	TORCH="$(TORCH)" $(BIN)/python tests/install.py $(PYTHONS)
 
 sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	TRELLIS_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib

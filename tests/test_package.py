@@ -1,15 +1,18 @@
 """What people install: wheels for any Python, and an sdist with everything in it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import trellis
 from trellis import configs
 
 ROOT = Path(__file__).parent.parent
@@ -41,10 +44,15 @@ def built(checkout, folder, *, compiler):
     return wheel
 
 
-def test_a_wheel_made_without_a_compiler_is_for_every_machine(checkout, tmp_path):
-    wheel = built(checkout, tmp_path, compiler=False)
-    assert wheel.name.endswith("-py3-none-any.whl")
-    with zipfile.ZipFile(wheel) as files:
+@pytest.fixture(scope="module")
+def plain(checkout, tmp_path_factory):
+    """A wheel made without a compiler."""
+    return built(checkout, tmp_path_factory.mktemp("plain"), compiler=False)
+
+
+def test_a_wheel_made_without_a_compiler_is_for_every_machine(plain):
+    assert plain.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(plain) as files:
         assert not [name for name in files.namelist() if name.endswith(".so")]
         assert "trellis/py.typed" in files.namelist()
         assert {f"trellis/configs/{name}.yaml" for name in configs.names()} < set(files.namelist())
@@ -70,11 +78,40 @@ def test_the_sdist_has_all_that_its_tests_and_documents_need(checkout, tmp_path)
     (sdist,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
-    wanted = {
-        str(path.relative_to(checkout))
-        for folder in ("src", "docs", "examples", "tests", "bench", "experiments")
-        for path in (checkout / folder).rglob("*")
-        if path.is_file() and ".egg-info" not in str(path)
-    }
-    assert wanted - names == set()
-    assert {"CHANGELOG.md", "README.md", "Makefile", "pyproject.toml", "setup.py"} <= names
+    known = {str(path.relative_to(checkout)) for path in checkout.rglob("*") if path.is_file()}
+    ours = {name for name in known if not name.startswith((".ci/", ".gitignore", "build/")) and ".egg-info" not in name}
+    assert ours - names == set()
+    assert {"CHANGELOG.md", "tests/conftest.py", "examples/demo.py", "src/native/api.h", "Makefile"} <= names
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_the_version_stands_in_one_place(plain):
+    with zipfile.ZipFile(plain) as files:
+        (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        assert f"\nVersion: {trellis.__version__}\n" in files.read(metadata).decode()
+    for name in ("pyproject.toml", "setup.py", "CITATION.cff"):
+        assert f'"{trellis.__version__}"' not in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def test_every_extra_is_named_by_what_it_gives():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(extras) <= {"hub", "teachers", "sklearn", "faiss", "gguf", "plots", "bench", "dev"}
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    named = {extra for source in sources for extra in re.findall(r"trellis-lm\[(\w+)\]", source)}
+    assert named <= set(extras)
+
+
+def test_an_installed_trellis_does_what_it_must(tmp_path):
+    command = [sys.executable, str(ROOT / "tests" / "smoke.py"), trellis.__version__]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+
+
+def test_every_public_name_can_be_had_with_or_without_scikit_learn():
+    assert "CategoricalHMM" in trellis.__all__
+    code = "import sys; sys.modules['sklearn'] = None\nfrom trellis import *\nprint(*sorted(globals()))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert {"HMM", "load_model", "train"} < set(told.stdout.split())
+    assert "CategoricalHMM" not in told.stdout.split()
+    assert set(trellis.__all__) == set(trellis._HOME)

@@ -1,6 +1,7 @@
 """Hidden Markov language models at scale."""
 
 import importlib
+import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,9 @@ _NAMES = {
     "training": ("TrainingSettings", "train"),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}
-__all__ = [*_HOME]
+_NEEDS = {"CategoricalHMM": "sklearn"}  # names that an optional library makes
+# All names that can be had here: `from trellis import *` fetches every one of them.
+__all__ = [name for name in _HOME if name not in _NEEDS or importlib.util.find_spec(_NEEDS[name])]
 _ROOMS = ("inference", "models", "text", "training")
 
 
@@ -64,4 +67,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME})

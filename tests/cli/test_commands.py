@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from trellis import HMM, load_tokenizer
+from trellis import HMM, __version__, load_tokenizer
 from trellis.cli import main
 from trellis.models import load_model
 
@@ -30,6 +30,24 @@ def test_every_command_explains_itself_with_an_example(capsys, command):
     assert f"trellis {command} " in out
     assert "--json" in out
     assert "--threads" in out
+
+
+def test_completion_is_offered(capsys):
+    out = done(capsys, "--help")
+    assert "--install-completion" in out
+    assert "--show-completion" in out
+
+
+def test_a_script_of_completions_can_be_had():
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "trellis", "--show-completion", "bash"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert found.returncode == 0, found.stderr
+    assert "complete -o default -F _trellis_completion trellis" in found.stdout
+
+
+def test_the_version_is_the_packages(capsys):
+    assert done(capsys, "--version").split() == ["trellis", __version__]
 
 
 def test_help_alone(capsys):

@@ -69,6 +69,37 @@ def test_without_a_library_pytorch_is_used_and_that_is_said_once(
     assert push(torch.ones(1, 1, 1), torch.tensor([0]), torch.ones(1, 1)).tolist() == [[1.0]]
 
 
+@pytest.mark.parametrize("checkout", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_was_not_built_is_said_to_need_what_it_needs(
+    checkout: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch, fresh: None, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "bin" / "g++"
+    for path in (compiler, tmp_path / "here" / "src" / "trellis" / "x", tmp_path / "here" / "src" / "native" / "x"):
+        path.parent.mkdir(parents=True)
+    if compiled:
+        compiler.write_text("#!/bin/sh\n")
+        compiler.chmod(0o755)
+    if checkout:
+        (tmp_path / "here" / "src" / "native" / "api.cpp").write_text("")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(compiler.parent))
+    monkeypatch.setattr(library, "PATH", tmp_path / "here" / "src" / "trellis" / "_kernels.so")
+    why = f", though there is a compiler, {compiler}: " if compiled else ": install a C++ compiler, then "
+    how = f"run pip install --verbose --editable {tmp_path / 'here'}." if checkout else "install Trellis again from its"
+    assert ops.status().reason.startswith(f"the native kernels were not built{why}{how}")
+
+
+def test_the_compiler_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("#!/bin/sh\n")
+    mine.chmod(0o755)
+    monkeypatch.setenv("CXX", f"{mine} -m64")
+    assert ops.compiler() == str(mine)
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    assert ops.compiler() is None
+
+
 def test_a_forked_child_computes_too() -> None:
     if not ops.levels():
         pytest.skip("the native kernels were not built")

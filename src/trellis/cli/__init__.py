@@ -7,11 +7,11 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from trellis import __version__
 from trellis.cli import (
     cluster,
     decode,
@@ -69,7 +69,7 @@ for command in (
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        print(f"trellis {version('trellis-lm')}")
+        print(f"trellis {__version__}")
         raise typer.Exit
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ def run(json: Json = False, threads: Threads = None) -> None:
     rates = _rates(status)
     values = {
         "kernels": status.level, "reason": status.reason, "processor": platform.machine(),
-        "features": status.features, "threads": torch.get_num_threads(), "compiler": _compiler(),
+        "features": status.features, "threads": torch.get_num_threads(), "compiler": ops.compiler(),
         "torch": torch.__version__, "gigaflops_a_thread": rates,
     }  # fmt: skip
     report(
@@ -38,15 +37,10 @@ def run(json: Json = False, threads: Threads = None) -> None:
         ("kernels", f"{'native, ' + status.level if status.level else 'PyTorch alone'}: {status.reason}"),
         ("processor", f"{platform.machine()} with {', '.join(status.features) or 'nothing that we could find out'}"),
         ("threads", f"{torch.get_num_threads()} of {os.cpu_count()}"),
-        ("compiler", _compiler() or "none found: install one, then Trellis again"),
+        ("compiler", ops.compiler() or "none found"),
         ("PyTorch", torch.__version__),
         *((f"{name} products", f"{rate:,.0f} Gflop/s a thread") for name, rate in rates.items()),
     )
-
-
-def _compiler() -> str | None:
-    wanted = os.environ.get("CXX")
-    return shutil.which(wanted) if wanted else shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
 def _rates(status: Status) -> dict[str, float]:

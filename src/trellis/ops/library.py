@@ -10,6 +10,8 @@ import ctypes
 import functools
 import logging
 import os
+import shlex
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +55,7 @@ def _loaded() -> _Loaded:
     if wanted and wanted not in LEVELS:
         raise TrellisError(f"{VARIABLE}={wanted} is no level of processor: take one of off, {', '.join(LEVELS)}.")
     if not PATH.exists():
-        return _Loaded(None, None, "the native kernels were not built: install a C++ compiler, then Trellis again.")
+        return _Loaded(None, None, _not_built())
     try:
         library = ctypes.CDLL(str(PATH))
     except OSError as error:
@@ -67,6 +69,23 @@ def _loaded() -> _Loaded:
         return _Loaded(library, wanted, f"{VARIABLE}={wanted} asks for it.")
     best = next(level for level in ("amx", "avx512", "avx2", "portable") if library.trellis_use(LEVELS[level]))
     return _Loaded(library, best, "the best that this processor has.")
+
+
+def compiler() -> str | None:
+    """The C++ compiler that an installation would use: CXX, or one of the usual names."""
+    asked = shlex.split(os.environ.get("CXX", ""))[:1]
+    return next(filter(None, map(shutil.which, asked or ("c++", "g++", "clang++"))), None)
+
+
+def _not_built() -> str:
+    """Why there is no library, and what would make one: a checkout has its sources at hand."""
+    package, found = PATH.parent, compiler()
+    again = "install Trellis again from its sources"
+    if (package.parent / "native" / "api.cpp").exists():
+        again = f"run pip install --verbose --editable {shlex.quote(str(package.parents[1]))}"
+    if found:
+        return f"the native kernels were not built, though there is a compiler, {found}: {again}."
+    return f"the native kernels were not built: install a C++ compiler, then {again}."
 
 
 def status() -> Status:
