@@ -54,12 +54,16 @@ bool sound(const ColumnCall& call) {
                     (n == call.asked_start[g] || call.asked[n - 1] < call.asked[n]);
     return good;
 }
-bool sound(const WalkCall& call) {
+template <class Real>
+bool sound(const WalkCall<Real>& call) {
     bool good = within(call.running, call.T, call.B + 1);
     for (int64_t t = 0; good && t < call.T; ++t) good = within(call.index + t * call.B, call.running[t], call.columns);
     return good;
 }
-bool sound(const CountCall&) { return true; }
+template <class Real>
+bool sound(const CountCall<Real>&) {
+    return true;
+}
 bool sound(const AdamCall&) { return true; }
 
 enum Answer { DONE, NO_LEVEL, NO_MEMORY, BAD_INDEX };
@@ -105,7 +109,10 @@ EXPORT int trellis_totals_forward(const TotalCall* call) { return run(&Level::to
 EXPORT int trellis_totals_backward(const TotalCall* call) { return run(&Level::totals_backward, call); }
 EXPORT int trellis_columns_forward(const ColumnCall* call) { return run(&Level::columns_forward, call); }
 EXPORT int trellis_columns_backward(const ColumnCall* call) { return run(&Level::columns_backward, call); }
-EXPORT int trellis_walk(const WalkCall* call) { return run(&Level::walk, call); }
-EXPORT int trellis_walk_back(const WalkCall* call) { return run(&Level::walk_back, call); }
-EXPORT int trellis_counts(const CountCall* call) { return run(&Level::counts, call); }
+EXPORT int trellis_walk(const WalkCall<float>* call) { return run(&Level::walk, call); }
+EXPORT int trellis_walk_float64(const WalkCall<double>* call) { return run(&Level::walk_float64, call); }
+EXPORT int trellis_walk_back(const WalkCall<float>* call) { return run(&Level::walk_back, call); }
+EXPORT int trellis_walk_back_float64(const WalkCall<double>* call) { return run(&Level::walk_back_float64, call); }
+EXPORT int trellis_counts(const CountCall<float>* call) { return run(&Level::counts, call); }
+EXPORT int trellis_counts_float64(const CountCall<double>* call) { return run(&Level::counts_float64, call); }
 EXPORT int trellis_adamw_step(const AdamCall* call) { return run(&Level::adamw_step, call); }

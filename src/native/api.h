@@ -1,7 +1,7 @@
 // What crosses the borders: the calls Python makes, and the table of functions that each processor level fills.
 //
 // Every struct is mirrored field by field in trellis/ops; all fields are eight bytes wide, so that there is no
-// padding to get wrong. Matrices are dense and row-major, numbers float32, indices int64.
+// padding to get wrong. Matrices are dense and row-major, numbers float32, or `Real`, indices int64.
 #pragma once
 #include <cstdint>
 
@@ -73,30 +73,32 @@ struct ColumnCall {
 };
 
 // The recursion of a dense HMM (dense.h): rows longest first, T steps.
+template <class Real>
 struct WalkCall {
-    const float* first;            // B×S, the belief before the first token
-    const float* transition;       // S×S, [from, to]
-    const float* likelihood;       // columns×S
-    const float* log_peak;         // columns
+    const Real* first;             // B×S, the belief before the first token
+    const Real* transition;        // S×S, [from, to]
+    const Real* likelihood;        // columns×S
+    const Real* log_peak;          // columns
     const int64_t* index;          // T×B, the column of each token
     const int64_t* running;        // T, how many rows still run
-    float* belief;                 // T×B×S
-    float* scale;                  // T×B
-    float* log_prob;               // T×B
-    float* final;                  // B×S; of rows without tokens it is left as it is
-    const float* grad_log_prob;    // T×B
-    const float* grad_final;       // B×S
-    float* posterior;              // T×B×S
-    float* message;                // T×B×S
+    Real* belief;                  // T×B×S
+    Real* scale;                   // T×B
+    Real* log_prob;                // T×B
+    Real* final;                   // B×S; of rows without tokens it is left as it is
+    const Real* grad_log_prob;     // T×B
+    const Real* grad_final;        // B×S
+    Real* posterior;               // T×B×S
+    Real* message;                 // T×B×S
     int64_t T, B, S, columns;
     int64_t bf16, threads;
 };
 
 // Σ_n before[n] ⊗ after[n] (dense.h).
+template <class Real>
 struct CountCall {
-    const float* before;           // rows×S
-    const float* after;            // rows×S
-    float* out;                    // S×S
+    const Real* before;            // rows×S
+    const Real* after;             // rows×S
+    Real* out;                     // S×S
     int64_t rows, S;
     int64_t bf16, threads;
 };
@@ -124,8 +126,11 @@ struct Level {
     void (*totals_backward)(const TotalCall&);
     void (*columns_forward)(const ColumnCall&);
     void (*columns_backward)(const ColumnCall&);
-    void (*walk)(const WalkCall&);
-    void (*walk_back)(const WalkCall&);
-    void (*counts)(const CountCall&);
+    void (*walk)(const WalkCall<float>&);
+    void (*walk_back)(const WalkCall<float>&);
+    void (*counts)(const CountCall<float>&);
+    void (*walk_float64)(const WalkCall<double>&);
+    void (*walk_back_float64)(const WalkCall<double>&);
+    void (*counts_float64)(const CountCall<double>&);
     void (*adamw_step)(const AdamCall&);
 };

@@ -9,90 +9,127 @@
 
 namespace {
 
-constexpr float UNDERFLOW_SCALE = 1e-20f, LARGEST_MESSAGE = 1e30f, TINY = 1.17549435e-38f;
+// As in trellis/ops/walks.py: below `underflow` a scale has lost digits, and the tiniest number is what we divide by.
+template <class Real>
+struct Limits;
+template <>
+struct Limits<float> {
+    static constexpr float underflow = 1e-20f, largest_message = 1e30f, tiny = 1.17549435e-38f;
+    static float log(float x) { return __builtin_logf(x); }
+};
+template <>
+struct Limits<double> {
+    static constexpr double underflow = 1e-290, largest_message = 1e290, tiny = 2.2250738585072014e-308;
+    static double log(double x) { return __builtin_log(x); }
+};
+
 constexpr int64_t ROWS_TOGETHER = 16 * M;  // in one task: the transition matrix goes by once for all of them
 constexpr int64_t STEPS = 256;             // of a sum over time and rows, in one block
 
-inline float lane_sum(V x) {
-    float sum = 0.0f;
-    for (int i = 0; i < W; ++i) sum += x[i];
+template <class Real>
+inline Real lane_sum(VectorOf<Real> x) {
+    Real sum = 0;
+    for (int i = 0; i < width<Real>; ++i) sum += x[i];
     return sum;
+}
+
+// Memory of this thread's own, and of all together, for any kind of number.
+template <class Real>
+Real* own_numbers(int slot, int64_t count) {
+    return reinterpret_cast<Real*>(own_scratch(slot, count * sizeof(Real) / sizeof(float)));
+}
+template <class Real>
+Real* shared_numbers(int slot, int64_t count) {
+    return reinterpret_cast<Real*>(shared_scratch(slot, count * sizeof(Real) / sizeof(float)));
+}
+template <class Real>
+Real* zeros(Real* data, int64_t count) {
+    std::memset(data, 0, count * sizeof(Real));
+    return data;
+}
+template <class Real>
+Real* own_zeros(int slot, int64_t count) {
+    return zeros(own_numbers<Real>(slot, count), count);
 }
 
 // The rows of one task, and the first operand of their product: in place, or rounded as they are written.
 template <class Kind>
 struct Walkers {
-    const WalkCall& call;
-    int64_t first, count, S = call.S, ld = up(S, N), length = row_length<Kind>(S);
-    float* moved = own_scratch(LOGITS, up(count, ROWS) * ld);  // what the product gives
-    float* rounded = Kind::halves ? cleared(DIFFERENCE, up(count, ROWS) * length) : nullptr;
+    using Real = typename Kind::Real;
+    using Vector = VectorOf<Real>;
+    static constexpr int W = width<Real>;
+    const WalkCall<Real>& call;
+    int64_t first, count, S = call.S, ld = up(S, PANEL<Kind>), length = row_length<Kind>(S);
+    Real* moved = own_numbers<Real>(LOGITS, up(count, ROWS) * ld);  // what the product gives
+    Real* rounded = Kind::halves ? own_zeros<Real>(DIFFERENCE, up(count, ROWS) * length) : nullptr;
 
     int64_t running(int64_t t) const {
         const int64_t rows = (t < call.T ? call.running[t] : 0) - first;
         return rows < 0 ? 0 : least(rows, count);
     }
     int64_t at(int64_t t, int64_t b) const { return t * call.B + first + b; }
-    const float* likelihood(int64_t t, int64_t b) const { return call.likelihood + call.index[at(t, b)] * S; }
+    const Real* likelihood(int64_t t, int64_t b) const { return call.likelihood + call.index[at(t, b)] * S; }
 
-    void keep(int64_t b, int64_t i, V x) const {
+    void keep(int64_t b, int64_t i, Vector x) const {
         if (Kind::halves) store_units<Kind>(rounded + b * length, i, x);
     }
-    void move(const float* from, int64_t rows, Panels matrix) const {
+    void move(const Real* from, int64_t rows, PanelsOf<Real> matrix) const {
         multiply<Kind>(Kind::halves ? rounded : from, Kind::halves ? length : S, rows, matrix, S, S, moved, ld, false);
     }
-    void end(float* data, int64_t t, int64_t rows) const { clear(data + at(t, rows) * S, (count - rows) * S); }
+    void end(Real* data, int64_t t, int64_t rows) const { zeros(data + at(t, rows) * S, (count - rows) * S); }
 
     void weigh(int64_t t, int64_t b) const {
-        const float *predicted = t ? moved + b * ld : call.first + (first + b) * S, *weight = likelihood(t, b);
-        float* belief = call.belief + at(t, b) * S;
-        V sum = {};
+        const Real *predicted = t ? moved + b * ld : call.first + (first + b) * S, *weight = likelihood(t, b);
+        Real* belief = call.belief + at(t, b) * S;
+        Vector sum = {};
         for (int64_t i = 0; i < S; i += W) {
-            const V x = load_part(predicted + i, S - i) * load_part(weight + i, S - i);
+            const Vector x = load_part(predicted + i, S - i) * load_part(weight + i, S - i);
             sum += x;
             store_part(belief + i, x, S - i);
         }
-        const float scale = lane_sum(sum), by = 1.0f / (scale < TINY ? TINY : scale);
+        const Real tiny = Limits<Real>::tiny, scale = lane_sum<Real>(sum), by = Real(1) / (scale < tiny ? tiny : scale);
         for (int64_t i = 0; i < S; i += W) {
-            const V x = load_part(belief + i, S - i) * by;
+            const Vector x = load_part(belief + i, S - i) * by;
             store_part(belief + i, x, S - i);
             keep(b, i, x);
         }
         call.scale[at(t, b)] = scale;
-        call.log_prob[at(t, b)] = call.log_peak[call.index[at(t, b)]] + __builtin_logf(scale);
+        call.log_prob[at(t, b)] = call.log_peak[call.index[at(t, b)]] + Limits<Real>::log(scale);
     }
 
-    void forward(Panels transition) const {
+    void forward(PanelsOf<Real> transition) const {
         for (int64_t t = 0; t < call.T; ++t) {
             const int64_t rows = running(t), going_on = running(t + 1);
             if (t && rows) move(call.belief + at(t - 1, 0) * S, rows, transition);
             for (int64_t b = 0; b < rows; ++b) weigh(t, b);
             for (int64_t b = going_on; b < rows; ++b)
-                std::memcpy(call.final + (first + b) * S, call.belief + at(t, b) * S, S * sizeof(float));
+                std::memcpy(call.final + (first + b) * S, call.belief + at(t, b) * S, S * sizeof(Real));
             end(call.belief, t, rows);
-            for (int64_t b = rows; b < count; ++b) call.scale[at(t, b)] = 1.0f, call.log_prob[at(t, b)] = 0.0f;
+            for (int64_t b = rows; b < count; ++b) call.scale[at(t, b)] = 1, call.log_prob[at(t, b)] = 0;
         }
     }
 
     // With g the gradient by the belief and u = w + g − ⟨g, belief⟩: posterior u · belief, message u · likelihood / scale.
-    void weigh_back(int64_t t, int64_t b, const float* g) const {
-        const float *belief = call.belief + at(t, b) * S, *weight = likelihood(t, b);
-        float *posterior = call.posterior + at(t, b) * S, *message = call.message + at(t, b) * S;
-        V dot = {};
+    void weigh_back(int64_t t, int64_t b, const Real* g) const {
+        const Real *belief = call.belief + at(t, b) * S, *weight = likelihood(t, b);
+        Real *posterior = call.posterior + at(t, b) * S, *message = call.message + at(t, b) * S;
+        Vector dot = {};
         for (int64_t i = 0; i < S; i += W) dot += load_part(g + i, S - i) * load_part(belief + i, S - i);
-        const float shift = call.grad_log_prob[at(t, b)] - lane_sum(dot), scale = call.scale[at(t, b)];
-        const float by = scale < UNDERFLOW_SCALE ? 0.0f : 1.0f / scale;
+        const Real shift = call.grad_log_prob[at(t, b)] - lane_sum<Real>(dot), scale = call.scale[at(t, b)];
+        const Real by = scale < Limits<Real>::underflow ? Real(0) : Real(1) / scale;
+        const Real most = Limits<Real>::largest_message;
         for (int64_t i = 0; i < S; i += W) {
-            const V outer = load_part(g + i, S - i) + shift;
-            V back = outer * load_part(weight + i, S - i) * by;
-            back = back > LARGEST_MESSAGE ? splat(LARGEST_MESSAGE) : back;
-            back = back < -LARGEST_MESSAGE ? splat(-LARGEST_MESSAGE) : back;
+            const Vector outer = load_part(g + i, S - i) + shift;
+            Vector back = outer * load_part(weight + i, S - i) * by;
+            back = back > most ? splat(most) : back;
+            back = back < -most ? splat(-most) : back;
             store_part(posterior + i, outer * load_part(belief + i, S - i), S - i);
             store_part(message + i, back, S - i);
             keep(b, i, i + W <= S ? back : load_part(message + i, S - i));  // lanes past the end stay zero
         }
     }
 
-    void backward(Panels transposed) const {
+    void backward(PanelsOf<Real> transposed) const {
         for (int64_t t = call.T - 1; t >= 0; --t) {
             const int64_t rows = running(t), going_on = running(t + 1);
             for (int64_t b = 0; b < rows; ++b)
@@ -104,7 +141,7 @@ struct Walkers {
 };
 
 template <class Kind, class Step>
-void each_walker(const WalkCall& call, const Step& step) {
+void each_walker(const WalkCall<typename Kind::Real>& call, const Step& step) {
     const int64_t share = (call.B + (call.threads < 1 ? 1 : call.threads) - 1) / (call.threads < 1 ? 1 : call.threads);
     const int64_t some = least(up(share, M), ROWS_TOGETHER);
     if (call.B == 0) return;
@@ -113,62 +150,67 @@ void each_walker(const WalkCall& call, const Step& step) {
     });
 }
 
-template <class Kind>
-void walk_as(const WalkCall& call) {
-    float* packed = shared_scratch(STRAIGHT, packed_size<Kind>(call.S, call.S));
-    const Panels transition = pack_straight<Kind>(call.transition, call.S, call.S, packed);
+template <class Kind, class Real = typename Kind::Real>
+void walk_as(const WalkCall<Real>& call) {
+    Real* packed = shared_numbers<Real>(STRAIGHT, packed_size<Kind>(call.S, call.S));
+    const PanelsOf<Real> transition = pack_straight<Kind>(call.transition, call.S, call.S, packed);
     each_walker<Kind>(call, [&](const Walkers<Kind>& walkers) { walkers.forward(transition); });
 }
 
-template <class Kind>
-void walk_back_as(const WalkCall& call) {
-    float* packed = shared_scratch(STRAIGHT, packed_size<Kind>(call.S, call.S));
-    const Panels transposed = pack_transposed<Kind>(call.transition, call.S, call.S, packed);
+template <class Kind, class Real = typename Kind::Real>
+void walk_back_as(const WalkCall<Real>& call) {
+    Real* packed = shared_numbers<Real>(STRAIGHT, packed_size<Kind>(call.S, call.S));
+    const PanelsOf<Real> transposed = pack_transposed<Kind>(call.transition, call.S, call.S, packed);
     each_walker<Kind>(call, [&](const Walkers<Kind>& walkers) { walkers.backward(transposed); });
 }
 
 // Rows of a from the columns of x: out[i] = (x[0][i], …, x[depth − 1][i]).
-template <class Kind>
-void fill_columns(const float* x, int64_t depth, int64_t columns, float* out, int64_t length) {
+template <class Kind, class Real = typename Kind::Real>
+void fill_columns(const Real* x, int64_t depth, int64_t columns, Real* out, int64_t length) {
+    constexpr int W = width<Real>;
     for (int64_t i = 0; i < columns; i += W)
         for (int64_t n = 0; n < (Kind::halves ? up(depth, DEPTH) : depth); n += W) {
-            V tile[W];
+            VectorOf<Real> tile[W];
             for (int k = 0; k < W; ++k)
-                tile[k] = n + k < depth ? load_part(x + (n + k) * columns + i, columns - i) : V{};
+                tile[k] = n + k < depth ? load_part(x + (n + k) * columns + i, columns - i) : VectorOf<Real>{};
             transpose(tile);
             for (int k = 0; k < least(W, columns - i); ++k) store_units<Kind>(out + (i + k) * length, n, tile[k]);
         }
 }
 
 // Σ_n before[n] ⊗ after[n]: each thread sums a fixed share of the blocks of n, and then these sums are summed.
-template <class Kind>
-void counts_as(const CountCall& call) {
-    const int64_t S = call.S, ldc = up(S, N), padded = up(S, ROWS), length = row_length<Kind>(STEPS);
+template <class Kind, class Real = typename Kind::Real>
+void counts_as(const CountCall<Real>& call) {
+    constexpr int W = width<Real>;
+    const int64_t S = call.S, ldc = up(S, PANEL<Kind>), padded = up(S, ROWS), length = row_length<Kind>(STEPS);
     const int64_t blocks = (call.rows + STEPS - 1) / STEPS;
     const int64_t parts = blocks < 1 ? 1 : least(blocks, call.threads < 1 ? 1 : call.threads);
-    float* partial = shared_scratch(PARTIAL, parts * padded * ldc);
+    Real* partial = shared_numbers<Real>(PARTIAL, parts * padded * ldc);
     parallel(parts, call.threads, [&](int64_t part) {
-        float* sums = clear(partial + part * padded * ldc, padded * ldc);
-        float* a = cleared(DIFFERENCE, padded * length);
-        float* b = own_scratch(PANELS, packed_size<Kind>(STEPS, S));
+        Real* sums = zeros(partial + part * padded * ldc, padded * ldc);
+        Real* a = own_zeros<Real>(DIFFERENCE, padded * length);
+        Real* b = own_numbers<Real>(PANELS, packed_size<Kind>(STEPS, S));
         for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block) {
             const int64_t first = block * STEPS, some = least(STEPS, call.rows - first);
             fill_columns<Kind>(call.before + first * S, some, S, a, length);
-            const Panels after = pack_straight<Kind>(call.after + first * S, some, S, b);
+            const PanelsOf<Real> after = pack_straight<Kind>(call.after + first * S, some, S, b);
             multiply<Kind>(a, length, S, after, S, some, sums, ldc, true);
         }
     });
     parallel(S, call.threads, [&](int64_t i) {
         for (int64_t j = 0; j < S; j += W) {
-            V sum = {};
+            VectorOf<Real> sum = {};
             for (int64_t part = 0; part < parts; ++part) sum += load(partial + (part * padded + i) * ldc + j);
             store_part(call.out + i * S + j, sum, S - j);
         }
     });
 }
 
-void walk(const WalkCall& call) { call.bf16 ? walk_as<BFloat16>(call) : walk_as<Float32>(call); }
-void walk_back(const WalkCall& call) { call.bf16 ? walk_back_as<BFloat16>(call) : walk_back_as<Float32>(call); }
-void counts(const CountCall& call) { call.bf16 ? counts_as<BFloat16>(call) : counts_as<Float32>(call); }
+void walk(const WalkCall<float>& call) { call.bf16 ? walk_as<BFloat16>(call) : walk_as<Float32>(call); }
+void walk_back(const WalkCall<float>& call) { call.bf16 ? walk_back_as<BFloat16>(call) : walk_back_as<Float32>(call); }
+void counts(const CountCall<float>& call) { call.bf16 ? counts_as<BFloat16>(call) : counts_as<Float32>(call); }
+void walk_float64(const WalkCall<double>& call) { walk_as<Float64>(call); }
+void walk_back_float64(const WalkCall<double>& call) { walk_back_as<Float64>(call); }
+void counts_float64(const CountCall<double>& call) { counts_as<Float64>(call); }
 
 }  // namespace

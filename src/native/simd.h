@@ -21,41 +21,66 @@ constexpr int W = 4;
 #endif
 
 typedef float V __attribute__((vector_size(W * 4)));
+typedef double D __attribute__((vector_size(W * 4)));
 typedef int32_t I __attribute__((vector_size(W * 4)));
 typedef float Anywhere __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef double DoublesAnywhere __attribute__((vector_size(W * 4), aligned(8), may_alias));
 typedef uint16_t Halves __attribute__((vector_size(W * 2)));
 typedef uint16_t HalvesAnywhere __attribute__((vector_size(W * 2), aligned(2), may_alias));
 
+// What is written once for both kinds of number: a vector of them, and how many it holds.
+template <class Real>
+struct Wide {
+    typedef V Vector;
+};
+template <>
+struct Wide<double> {
+    typedef D Vector;
+};
+template <class Real>
+using VectorOf = typename Wide<Real>::Vector;
+template <class Real>
+constexpr int width = sizeof(V) / sizeof(Real);
+
 inline V load(const float* p) { return *reinterpret_cast<const Anywhere*>(p); }
+inline D load(const double* p) { return *reinterpret_cast<const DoublesAnywhere*>(p); }
 inline void store(float* p, V x) { *reinterpret_cast<Anywhere*>(p) = x; }
+inline void store(double* p, D x) { *reinterpret_cast<DoublesAnywhere*>(p) = x; }
 inline V splat(float x) { return x - V{}; }
+inline D splat(double x) { return x - D{}; }
 
 inline int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The first n lanes, the others zero; and back.
-inline V load_part(const float* p, int64_t n) {
-    if (n >= W) return load(p);
-    V x = {};
-    if (n > 0) std::memcpy(&x, p, n * sizeof(float));
+template <class Real>
+inline VectorOf<Real> load_part(const Real* p, int64_t n) {
+    if (n >= width<Real>) return load(p);
+    VectorOf<Real> x = {};
+    if (n > 0) std::memcpy(&x, p, n * sizeof(Real));
     return x;
 }
-inline void store_part(float* p, V x, int64_t n) {
-    if (n >= W)
+template <class Real>
+inline void store_part(Real* p, VectorOf<Real> x, int64_t n) {
+    if (n >= width<Real>)
         store(p, x);
     else if (n > 0)
-        std::memcpy(p, &x, n * sizeof(float));
+        std::memcpy(p, &x, n * sizeof(Real));
 }
 
 // The larger and the smaller of two, the second if either is NaN; and x · 2^n for whole n. AVX-512 has an instruction
 // for each, which the compiler does not find by itself.
 #if defined(__AVX512F__)
 inline V larger(V a, V b) { return (V)_mm512_max_ps((__m512)a, (__m512)b); }
+inline D larger(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
 inline V smaller(V a, V b) { return (V)_mm512_min_ps((__m512)a, (__m512)b); }
+inline D smaller(D a, D b) { return (D)_mm512_min_pd((__m512d)a, (__m512d)b); }
 inline V times_power(V x, V n) { return (V)_mm512_scalef_ps((__m512)x, (__m512)n); }
 #else
 inline V larger(V a, V b) { return a > b ? a : b; }
+inline D larger(D a, D b) { return a > b ? a : b; }
 inline V smaller(V a, V b) { return a < b ? a : b; }
+inline D smaller(D a, D b) { return a < b ? a : b; }
 inline V times_power(V x, V n) {  // written into the exponent in two halves, since n alone may exceed it
     I whole = __builtin_convertvector(n, I), half = whole >> 1;
     return x * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
@@ -89,23 +114,26 @@ struct Count<0, lane...> {
 };
 
 // Swaps the off-diagonal quarters of a and b, seen as rows of blocks `step` wide.
-template <int step, int... lane>
-inline void exchange(V& a, V& b, Lanes<lane...>) {
-    V low = __builtin_shufflevector(a, b, (lane & step ? lane - step + W : lane)...);
-    V high = __builtin_shufflevector(a, b, (lane & step ? lane + W : lane + step)...);
+template <int step, class Vector, int... lane>
+inline void exchange(Vector& a, Vector& b, Lanes<lane...>) {
+    constexpr int n = sizeof...(lane);
+    Vector low = __builtin_shufflevector(a, b, (lane & step ? lane - step + n : lane)...);
+    Vector high = __builtin_shufflevector(a, b, (lane & step ? lane + n : lane + step)...);
     a = low, b = high;
 }
 
-// A W×W block becomes its transpose.
-template <int step = W / 2>
-inline void transpose(V (&x)[W]) {
+// As many vectors as each has lanes become their transpose.
+template <int n, int step = n / 2, class Vector>
+inline void transpose_in_steps(Vector (&x)[n]) {
     if constexpr (step > 0) {
 #pragma GCC unroll 16
-        for (int i = 0; i < W; ++i)
-            if (!(i & step)) exchange<step>(x[i], x[i + step], typename Count<W>::Type{});
-        transpose<step / 2>(x);
+        for (int i = 0; i < n; ++i)
+            if (!(i & step)) exchange<step>(x[i], x[i + step], typename Count<n>::Type{});
+        transpose_in_steps<n, step / 2>(x);
     }
 }
+inline void transpose(V (&x)[W]) { transpose_in_steps<W>(x); }
+inline void transpose(D (&x)[W / 2]) { transpose_in_steps<W / 2>(x); }
 
 // bfloat16 is the upper half of a float32, rounded to even.
 inline I bf16_bits(V x) {

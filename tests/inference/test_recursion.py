@@ -10,7 +10,8 @@ from trellis import ops
 from trellis.errors import TrellisError
 from trellis.inference import Chain
 from trellis.inference.chain import scaled
-from trellis.inference.recursion import UNDERFLOW, Evidence, Rows, walk, walk_back
+from trellis.inference.recursion import Evidence, Rows, walk, walk_back
+from trellis.ops.walks import limits
 
 from .. import reference
 from .blocked_models import EXAMPLES, KINDS, a_large_case, an_improbable_case, cases, spread
@@ -83,7 +84,7 @@ def test_only_rows_too_improbable_are_done_again(kind, native):
     with ops.using(ops.status().level if native else None):
         done = walk(chain, *chain.columns())
     assert sorted(done.rescued) == [0, 2]
-    assert (done.scale_TB[:, 1] > UNDERFLOW).all()
+    assert (done.scale_TB[:, 1] > limits(done.scale_TB.dtype).underflow).all()
     assert [done.rescued[row].number for row in (0, 2)] == [0, 2]
     assert [done.rescued[row].length for row in (0, 2)] == [5, 3]
 

@@ -1,4 +1,4 @@
-"""The native recursion against the step-by-step one, which float64 makes the truth."""
+"""The native recursion, in both precisions, against the step-by-step one of PyTorch in float64."""
 
 from typing import NamedTuple
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trellis import ops
 from trellis.ops.products import counts
 from trellis.ops.walks import walk, walk_back
 
@@ -13,7 +14,9 @@ from .measures import in_threads
 
 # (states, rows, longest, distinct words)
 SIZES = [(1, 1, 1, 1), (3, 5, 4, 3), (16, 30, 6, 9), (33, 7, 9, 5), (70, 14, 5, 20), (400, 13, 3, 6)]
-UNDERFLOW = 1e-20
+KINDS = [torch.float32, torch.float64, torch.bfloat16]
+# Of values, and of gradients relative to the largest.
+TOLERANCE = {torch.bfloat16: (1e-2, 1e-2), torch.float32: (1e-5, 1e-5), torch.float64: (1e-13, 1e-13)}
 
 
 class Dense(NamedTuple):
@@ -45,14 +48,15 @@ class Problem(NamedTuple):
         """Gradients by log-emissions and predicted beliefs, in the precision of the beliefs."""
         matrix, likelihood, grad, grad_final = (x.to(belief) for x in (self.matrix, self.likelihood, grad, grad_final))
         given = (likelihood, self.index, self.running, belief, scale, grad, grad_final)
-        return walk_back(Dense(matrix), matrix, *given, UNDERFLOW)
+        return walk_back(Dense(matrix), matrix, *given)
 
 
 def problem(S: int, B: int, T: int, N: int, zeros: float = 0.0) -> Problem:
-    """Rows longest first, some perhaps without tokens."""
+    """Rows longest first, some perhaps without tokens; in float64."""
     make = torch.Generator().manual_seed(S)
     first, matrix = torch.rand(B, S, generator=make), torch.rand(S, S, generator=make) ** 3
     log_columns = 3 * torch.randn(N, S, generator=make)
+    first, matrix, log_columns = first.double(), matrix.double(), log_columns.double()
     log_columns[torch.rand(N, S, generator=make) < zeros] = -torch.inf
     lengths = torch.randint(0, T + 1, (B,), generator=make).sort(descending=True).values
     lengths[0] = T
@@ -69,31 +73,36 @@ def problem(S: int, B: int, T: int, N: int, zeros: float = 0.0) -> Problem:
     )
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+def true_answers(asked: Problem, grad: Tensor, grad_final: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    """What PyTorch finds in float64, there and back."""
+    with ops.using(None):
+        true = asked.walked(torch.float64)
+        return true, asked.walked_back(true[0], true[1], grad, grad_final)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_the_walks_match_the_twin(level: str, sizes: tuple[int, ...], bf16: bool) -> None:
+def test_the_walks_match_the_twin(level: str, sizes: tuple[int, ...], kind: torch.dtype) -> None:
     asked = problem(*sizes)
     make = torch.Generator().manual_seed(1)
     grad, grad_final = (torch.randn(x.shape, generator=make) for x in (asked.index, asked.first))
-    true = asked.walked(torch.float64)
-    true_back = asked.walked_back(true[0], true[1], grad, grad_final)
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        found = asked.walked()
+    true, true_back = true_answers(asked, grad, grad_final)
+    with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
+        found = asked.walked(torch.float64 if kind == torch.float64 else torch.float32)
         found_back = asked.walked_back(found[0], found[1], grad, grad_final)
         found_counts = counts(found[0][:-1].flatten(0, 1), found_back[1][1:].flatten(0, 1))
-    tolerance = {"rtol": 1e-2, "atol": 1e-2} if bf16 else {"rtol": 1e-5, "atol": 2e-6}
+    tolerance, near = TOLERANCE[kind]
     for mine, wanted in zip(found, true, strict=True):
-        torch.testing.assert_close(mine.double(), wanted, **tolerance)
-    near = 1e-2 if bf16 else 1e-5
+        torch.testing.assert_close(mine.double(), wanted, rtol=tolerance, atol=tolerance)
     for mine, wanted in zip(found_back, true_back, strict=True):
         assert float((mine - wanted).abs().max() / wanted.abs().max()) < near
     true_counts = true[0][:-1].flatten(0, 1).T @ true_back[1][1:].flatten(0, 1)
     assert float((found_counts - true_counts).abs().max()) <= near * float(true_counts.abs().max())
 
 
-def test_gradients_of_the_twin_are_those_of_autograd() -> None:
+def test_gradients_are_those_of_autograd(way: str | None) -> None:
     asked = problem(5, 4, 3, 6)
-    first, matrix, likelihood = (x.double().requires_grad_() for x in asked[:3])
+    first, matrix, likelihood = (x.clone().requires_grad_() for x in asked[:3])
     make = torch.Generator().manual_seed(1)
     grad = torch.randn(asked.index.shape, generator=make, dtype=torch.float64)
     grad_final = torch.randn(asked.first.shape, generator=make, dtype=torch.float64)
@@ -121,30 +130,48 @@ def test_bf16_is_not_float32(level: str) -> None:
     assert not torch.equal(half[0], asked.walked()[0])
 
 
-def test_impossible_tokens_are_minus_infinity_and_never_nan(level: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_impossible_tokens_are_minus_infinity_and_never_nan(level: str, dtype: torch.dtype) -> None:
     asked = problem(20, 12, 8, 10, zeros=0.95)
-    true, found = asked.walked(torch.float64), asked.walked()
+    found = asked.walked(dtype)
+    grads = torch.ones_like(found[2]), torch.zeros_like(found[3])
+    true, true_back = true_answers(asked, *grads)
     assert true[2].isinf().any()
     assert torch.equal(found[2].isinf(), true[2].isinf())
     torch.testing.assert_close(found[0].double(), true[0], rtol=1e-5, atol=1e-6)
-    grads = torch.ones_like(found[2]), torch.zeros_like(found[3])
-    pairs = zip(asked.walked_back(*found[:2], *grads), asked.walked_back(*true[:2], *grads), strict=True)
-    for mine, wanted in pairs:
+    for mine, wanted in zip(asked.walked_back(*found[:2], *grads), true_back, strict=True):
         assert float((mine - wanted).abs().max() / wanted.abs().max()) < 1e-5
 
 
-def test_every_number_of_the_answer_is_written(way: str | None, hostile_memory: None) -> None:
+@pytest.mark.parametrize("scale", [1e-100, 1e-280])
+def test_float64_holds_what_float32_would_have_to_do_again(way: str | None, scale: float) -> None:
+    """Two states that hardly change, and tokens that only one of them emits: posteriors are certain."""
+    matrix = torch.tensor([[1.0, scale], [scale, 1.0]], dtype=torch.float64)
+    asked = Problem(
+        torch.tensor([[1.0, scale]], dtype=torch.float64), matrix, torch.eye(2, dtype=torch.float64),
+        torch.zeros(2, dtype=torch.float64), torch.tensor([[0], [1], [1], [0]]), [1] * 4,
+    )  # fmt: skip
+    belief, scales, log_prob, _ = asked.walked(torch.float64)
+    posterior, message = asked.walked_back(belief, scales, torch.ones_like(scales), torch.zeros(1, 2))
+    torch.testing.assert_close(log_prob[:, 0].exp(), torch.tensor([1.0, scale, 1.0, scale], dtype=torch.float64))
+    torch.testing.assert_close(posterior[:, 0], torch.eye(2, dtype=torch.float64)[[0, 1, 1, 0]])
+    crossed = counts(belief[:-1].flatten(0, 1), message[1:].flatten(0, 1)) * matrix
+    torch.testing.assert_close(crossed, torch.tensor([[0.0, 1.0], [1.0, 1.0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_number_of_the_answer_is_written(way: str | None, hostile_memory: None, dtype: torch.dtype) -> None:
     asked = problem(16, 30, 6, 9)
-    found = asked.walked()
+    found = asked.walked(dtype)
     back = asked.walked_back(found[0], found[1], torch.ones_like(found[1]), torch.ones_like(found[3]))
     assert not any(bool(tensor.isnan().any()) for tensor in (*found, *back))
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_threads_change_no_walk(level: str, bf16: bool) -> None:
-    asked = problem(24, 50, 6, 9)
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        alone, together = (in_threads(threads, lambda: list(asked.walked())) for threads in (1, 3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_change_no_walk(level: str, kind: torch.dtype) -> None:
+    asked, dtype = problem(24, 50, 6, 9), torch.float64 if kind == torch.float64 else torch.float32
+    with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
+        alone, together = (in_threads(threads, lambda: list(asked.walked(dtype))) for threads in (1, 3))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 

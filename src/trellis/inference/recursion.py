@@ -20,9 +20,6 @@ from trellis.inference.transitions import Dense, Transition
 from trellis.ops import walks
 from trellis.ops.precision import widened
 
-# A step whose scale falls below this has lost digits to underflow: the row is done again in log space.
-UNDERFLOW = 1e-20
-
 
 class Rows(NamedTuple):
     """A ragged batch, longest row first, so that the rows still running at step t are the first `running[t]`."""
@@ -95,10 +92,15 @@ def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor) -> Walk:
     first_BS = rows.sort(chain.log_first_BS.exp())
     found = walks.walk(transition, _matrix(transition), first_BS, *evidence, rows.running)
     done = Walk(rows, transition, evidence, first_BS, *found, {})
-    low_TB = done.scale_TB < UNDERFLOW
+    low_TB = _low(done.scale_TB)
     for row in low_TB.any(0).nonzero().flatten().cpu().tolist() if bool(low_TB.any()) else []:
         _rescue(chain, log_columns_NS, index_BT, done, row)
     return done
+
+
+def _low(scale_TB: Tensor) -> Tensor:
+    """Where digits were lost to underflow, so that the row is done again in log space."""
+    return scale_TB < walks.limits(scale_TB.dtype).underflow
 
 
 def _matrix(transition: Transition) -> Tensor | None:
@@ -108,7 +110,7 @@ def _matrix(transition: Transition) -> Tensor | None:
 
 def _rescue(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor, done: Walk, row: int) -> None:
     """Overwrite a row with the log-space answer, unless it is impossible and the walk was right."""
-    length, lost_at = done.rows.length(row), int((done.scale_TB[:, row] < UNDERFLOW).nonzero()[0])
+    length, lost_at = done.rows.length(row), int(_low(done.scale_TB[:, row]).nonzero()[0])
     asked = log_space.row_of(chain, log_columns_NS, index_BT, done.rows.callers(row), length)
     if log_space.impossible_at(asked) == lost_at:
         return
@@ -136,7 +138,7 @@ def walk_back(
         grad_final_BS = torch.zeros_like(done.final_BS)
     posterior_TBS, message_TBS = walks.walk_back(
         done.transition, _matrix(done.transition), done.evidence.likelihood_NS, done.evidence.index_TB,
-        done.rows.running, done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS, UNDERFLOW,
+        done.rows.running, done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS,
     )  # fmt: skip
     transition: tuple[Tensor, ...] = ()
     learned = bool(done.transition.tensors) and not posterior_only

@@ -30,7 +30,8 @@ VARIABLE = "TRELLIS_KERNELS"
 LEVELS = {"portable": 0, "avx2": 1, "avx512": 2, "amx": 3, "amx-emulated": 4, "avx512-without-bf16": 5}
 FEATURES = ("avx2", "avx512", "avx512_bf16", "amx")  # bits of what the library finds
 NO_MEMORY, BAD_INDEX = 2, 3  # what a call that failed returns
-FLOAT32 = torch.empty(0, dtype=torch.float32, device="cpu")  # more of its kind is made quickest by itself
+# More of a kind is made quickest by itself.
+EMPTY = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64, torch.int64)}
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,15 @@ def status() -> Status:
     return Status(loaded.level, loaded.reason, tuple(name for i, name in enumerate(FEATURES) if bits >> i & 1))
 
 
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether the native kernels can take these tensors: float32 on the CPU. If there are no kernels, warns once."""
+def usable(*tensors: Tensor | None, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether native kernels for this dtype can take these tensors, on the CPU. If there are no kernels, warns once."""
     loaded = _loaded()
     if loaded.level is None:
         if loaded.library is None and not loaded.told and os.environ.get(VARIABLE) != "off":
             logging.getLogger("trellis").warning("PyTorch does all the work: %s", loaded.reason)
         loaded.told = True
         return False
-    return all(tensor is None or (tensor.dtype == torch.float32 and tensor.is_cpu) for tensor in tensors)
+    return all(tensor is None or (tensor.dtype == dtype and tensor.is_cpu) for tensor in tensors)
 
 
 @contextmanager
@@ -168,22 +169,28 @@ class Arguments(ctypes.Structure):
 
     def empty(self, name: str) -> Tensor:
         """New memory for a result, of the shape that its name says."""
-        made = FLOAT32.new_empty(*[self._sizes[letter] for letter in _letters(name)])
+        made = EMPTY[self.dtypes[name]].new_empty(*[self._sizes[letter] for letter in _letters(name)])
         self._kept.append(made)
         setattr(self, name, made.data_ptr())
         return made
 
 
-def structure(pointers: str, numbers: str, reals: str = "") -> type[Arguments]:
+def structure(pointers: str, numbers: str, reals: str = "", dtype: torch.dtype = torch.float32) -> type[Arguments]:
     """The mirror of a struct of api.h, by the names of its pointers, integers and reals.
 
-    A pointer leads to float32, or to int64 if `:int` follows its name; without a tensor, or with None, it is null.
+    A pointer leads to numbers of `dtype`, or to int64 if `:int` follows its name; without a tensor, or with None, it is
+    null.
     """
     named = [pointer.partition(":") for pointer in pointers.split()]
-    dtypes = {name: torch.int64 if kind else torch.float32 for name, _, kind in named}
+    dtypes = {name: torch.int64 if kind else dtype for name, _, kind in named}
     kinds = ((dtypes, ctypes.c_void_p), (numbers.split(), ctypes.c_int64), (reals.split(), ctypes.c_double))
     fields = [(name, kind) for names, kind in kinds for name in names]
     return type("Arguments", (Arguments,), {"_fields_": fields, "__slots__": (), "dtypes": dtypes})
+
+
+def both_structures(pointers: str, numbers: str) -> dict[torch.dtype, type[Arguments]]:
+    """The mirrors of a struct that is there for float32 and for float64."""
+    return {dtype: structure(pointers, numbers, dtype=dtype) for dtype in (torch.float32, torch.float64)}
 
 
 def check(**tensors: Tensor | None) -> None:
@@ -224,6 +231,11 @@ def run(name: str, arguments: Arguments, *results: str) -> list[Tensor]:
     made = [arguments.empty(result) for result in results]
     call(name, arguments)
     return made
+
+
+def named(name: str, dtype: torch.dtype) -> str:
+    """The kernel of this name for numbers of this kind."""
+    return f"{name}_float64" if dtype == torch.float64 else name
 
 
 def call(name: str, arguments: Arguments) -> None:

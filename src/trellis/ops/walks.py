@@ -6,22 +6,37 @@ push a belief and pull a message.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from trellis.ops.library import run, structure, usable
+from trellis.ops.library import both_structures, named, run, usable
 from trellis.ops.precision import in_bf16
 
-# Backward messages of states that carry no belief can grow without bound; beyond this they are noise times zero.
-LARGEST_MESSAGE = 1e30
 
-_WalkCall = structure(
+class Limits(NamedTuple):
+    """Where a walk stops being exact: src/native/dense.h has the same numbers.
+
+    underflow        a step whose scale falls below it has lost digits: no message goes back from it
+    largest_message  messages of states that carry no belief can grow without bound; beyond it they are noise times zero
+    """
+
+    underflow: float
+    largest_message: float
+
+
+_SINGLE, _DOUBLE = Limits(1e-20, 1e30), Limits(1e-290, 1e290)
+_WALKS = both_structures(
     "first_BS matrix_SS likelihood_NS log_peak_N index_TB:int running_T:int belief_TBS scale_TB log_prob_TB final_BS "
     "grad_log_prob_TB grad_final_BS posterior_TBS message_TBS",
     "T B S N bf16 threads",
 )
+
+
+def limits(dtype: torch.dtype) -> Limits:
+    """The limits of numbers of this kind."""
+    return _DOUBLE if dtype == torch.float64 else _SINGLE
 
 
 class Steps(Protocol):
@@ -48,14 +63,15 @@ def walk(
     `first_BS` is the belief about the first state before its token is seen, `matrix_SS` [from, to] that of all steps,
     if there is one; the token at [t, b] has row index[t, b] of the likelihoods, which are divided by exp(log_peak).
     """
-    if matrix_SS is not None and usable(first_BS, matrix_SS, likelihood_NS):
+    dtype = first_BS.dtype
+    if matrix_SS is not None and dtype in _WALKS and usable(first_BS, matrix_SS, likelihood_NS, dtype=dtype):
         final_BS = first_BS.new_zeros(first_BS.shape)
-        asked = _WalkCall(
+        asked = _WALKS[dtype](
             first_BS=first_BS, matrix_SS=matrix_SS, likelihood_NS=likelihood_NS, log_peak_N=log_peak_N,
             index_TB=index_TB, running_T=torch.tensor(running, dtype=torch.int64), final_BS=final_BS,
             bf16=in_bf16(first_BS.device),
         )  # fmt: skip
-        belief_TBS, scale_TB, log_prob_TB = run("walk", asked, "belief_TBS", "scale_TB", "log_prob_TB")
+        belief_TBS, scale_TB, log_prob_TB = run(named("walk", dtype), asked, "belief_TBS", "scale_TB", "log_prob_TB")
         return belief_TBS, scale_TB, log_prob_TB, final_BS
     time, batch = index_TB.shape
     belief_TBS = first_BS.new_empty(time, *first_BS.shape)
@@ -85,23 +101,24 @@ def walk_back(
     scale_TB: Tensor,
     grad_log_prob_TB: Tensor,
     grad_final_BS: Tensor,
-    underflow: float,
 ) -> tuple[Tensor, Tensor]:
     """Gradients by the log-emissions and by the predicted beliefs, both T×B×S, of what `walk` returned.
 
     With L = Σ w_t log c_t, c_t the scale of u_t = predicted_t ⊙ likelihood_t, and g the gradient by the belief
     u_t / c_t, the chain rule gives ∂L/∂u_t = (w_t + g − ⟨g, belief_t⟩) / c_t. For w = 1 the numerator is the usual
-    β_t and the first result the posterior. A scale below `underflow` sends no message back.
+    β_t and the first result the posterior. A scale below the limit sends no message back.
     """
-    if matrix_SS is not None and usable(matrix_SS, belief_TBS, grad_log_prob_TB):
-        asked = _WalkCall(
+    dtype = belief_TBS.dtype
+    if matrix_SS is not None and dtype in _WALKS and usable(matrix_SS, belief_TBS, grad_log_prob_TB, dtype=dtype):
+        asked = _WALKS[dtype](
             matrix_SS=matrix_SS, likelihood_NS=likelihood_NS, index_TB=index_TB,
             running_T=torch.tensor(running, dtype=torch.int64), belief_TBS=belief_TBS, scale_TB=scale_TB,
             grad_log_prob_TB=grad_log_prob_TB, grad_final_BS=grad_final_BS, bf16=in_bf16(belief_TBS.device),
         )  # fmt: skip
-        posterior_TBS, message_TBS = run("walk_back", asked, "posterior_TBS", "message_TBS")
+        posterior_TBS, message_TBS = run(named("walk_back", dtype), asked, "posterior_TBS", "message_TBS")
         return posterior_TBS, message_TBS
     posterior_TBS, message_TBS = torch.empty_like(belief_TBS), torch.empty_like(belief_TBS)
+    underflow, most = limits(dtype)
     inverse_scale_TB = torch.where(scale_TB < underflow, 0.0, 1.0 / scale_TB)
     ends, gradient = _ends(running), grad_final_BS[:0]
     for t in reversed(range(len(ends))):
@@ -114,7 +131,7 @@ def walk_back(
         torch.mul(outer, belief, out=posterior_TBS[t, :here])
         # The likelihood first: divided by a small scale, what it makes zero would be infinite and the product NaN.
         message = torch.mul(outer, likelihood, out=message_TBS[t, :here])
-        message.mul_(inverse_scale_TB[t, :here].unsqueeze(-1)).clamp_(-LARGEST_MESSAGE, LARGEST_MESSAGE)
+        message.mul_(inverse_scale_TB[t, :here].unsqueeze(-1)).clamp_(-most, most)
         posterior_TBS[t, here:] = 0.0
         message_TBS[t, here:] = 0.0
         if t:
