@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trellis.inference import BlockPairs, Chain, Streamed
-from trellis.inference.chain import log_belief
+from trellis.inference.chain import NOT_BEGUN, log_belief
 
 from .. import reference
 from .models import InPieces, random_belief, random_hmm, random_log_emission
@@ -166,7 +166,7 @@ class Case(NamedTuple):
 
     def _carry(self, states_BK: Tensor):
         """To beliefs over all states; a row of no tokens ends with what it began with."""
-        before_BS = self.hmm.log_start_S.exp() if self.belief_BS is None else self.belief_BS
+        before_BS = torch.tensor(NOT_BEGUN) if self.belief_BS is None else self.belief_BS
 
         def carry(final_BK: Tensor) -> Tensor:
             after_BS = final_BK.new_zeros(len(final_BK), len(self.hmm.log_start_S)).scatter(1, states_BK, final_BK)

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from trellis.errors import TrellisError
 from trellis.inference import Chain
-from trellis.inference.chain import check_lengths, empty_rows_keep, log_belief
+from trellis.inference.chain import NOT_BEGUN, check_lengths, empty_rows_keep, log_belief
 
 from .. import reference
 from .blocked_models import EXAMPLES, a_large_case, cases, soiled
@@ -60,15 +60,27 @@ def test_the_exact_first_state_is_in_float64_where_float32_lost_it():
     assert_close(a_chain(dtype=torch.float32).exact_first(), a_chain().log_first_BS, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("belief", [False, True])
-def test_rows_without_tokens_carry_on_what_they_began_with(belief):
-    chain = a_chain(belief)._replace(lengths_B=torch.tensor([3, 0]))
-    before_BS = random_belief(2, 3, seed=1) if belief else random_hmm(3, seed=1)[0].exp().expand(2, -1)
-    final_BS = torch.rand(2, 3, dtype=torch.float64)
-    carry = empty_rows_keep(before_BS, chain.lengths_B, 4)
+def test_rows_without_tokens_carry_on_what_they_began_with():
+    before_BS, final_BS = random_belief(2, 3, seed=1), torch.rand(2, 3, dtype=torch.float64)
+    carry = empty_rows_keep(before_BS, torch.tensor([3, 0]), 4)
     assert torch.equal(carry(final_BS), torch.stack([final_BS[0], before_BS[1]]))
     assert torch.equal(empty_rows_keep(before_BS, None, 4)(final_BS), final_BS)
     assert torch.equal(empty_rows_keep(before_BS, None, 0)(final_BS), before_BS)
+    fresh_BS = torch.full_like(final_BS, NOT_BEGUN)
+    carry = empty_rows_keep(None, torch.tensor([3, 0]), 4)
+    assert torch.equal(carry(final_BS), torch.stack([final_BS[0], fresh_BS[1]]))
+    assert torch.equal(empty_rows_keep(None, None, 0)(final_BS), fresh_BS)
+
+
+def test_rows_that_have_not_begun_start_and_the_others_are_pushed():
+    start, transition = random_hmm(3, seed=1)
+    belief_BS, log_emission_BTS = random_belief(3, 3, seed=1), random_log_emission(3, 4, 3, seed=1)
+    pushed_BS = Chain.dense(start, transition, log_emission_BTS, belief_BS=belief_BS).log_first_BS
+    belief_BS[1] = NOT_BEGUN
+    chain = Chain.dense(start, transition, log_emission_BTS, belief_BS=belief_BS)
+    want_BS = torch.stack([pushed_BS[0], start, pushed_BS[2]])
+    assert_close(chain.log_first_BS, want_BS)
+    assert_close(torch.stack([chain.log_first(row) for row in range(3)]), want_BS)
 
 
 def test_a_token_of_given_state_has_that_state_alone():

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from trellis import TrellisError
 from trellis.inference import transitions
-from trellis.models import hmm
+from trellis.models import questions
 
 from .makers import DENSE, FLAT, HIERARCHICAL, VOCABULARY, every_kind, every_kind_with_blocks, make_kind, random_ids
 
@@ -74,10 +74,10 @@ def test_every_question_is_answered_as_the_dense_model_answers(kind, carried):
 def test_beliefs_too_many_for_memory_are_asked_about_some_rows_at_a_time(carried, monkeypatch):
     model = make_kind().eval()
     about = told(model, carried)
-    questions = ("score", "filter", "smooth", "viterbi", "entropy")
-    whole = [getattr(model, question)(**about) for question in questions] + [model.k_best(k=3, **about)]
-    monkeypatch.setattr(hmm, "BELIEFS", 2 * 6 * model.config.states)
-    parts = [getattr(model, question)(**about) for question in questions] + [model.k_best(k=3, **about)]
+    names = ("score", "filter", "smooth", "viterbi", "entropy")
+    whole = [getattr(model, question)(**about) for question in names] + [model.k_best(k=3, **about)]
+    monkeypatch.setattr(questions, "BELIEFS", 2 * 6 * model.config.states)
+    parts = [getattr(model, question)(**about) for question in names] + [model.k_best(k=3, **about)]
     for found, want in zip(parts, whole, strict=True):
         assert type(found) is type(want)
         assert_close(found, want)

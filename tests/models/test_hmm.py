@@ -7,7 +7,8 @@ from torch.testing import assert_close
 from trellis import inference, ops
 from trellis.errors import TrellisError
 from trellis.inference import Chain
-from trellis.models import HMM, HMMConfig, hmm, load_model
+from trellis.models import HMM, HMMConfig, hmm, load_model, questions
+from trellis.models.asking import Asked
 
 from .. import reference
 from .makers import (
@@ -316,11 +317,12 @@ def test_a_text_too_long_for_memory_goes_in_pieces(kind, monkeypatch):
     lengths, size, blocks = torch.tensor([20, 7, 0]), model.block_size, len(model.states_MK)
     with torch.no_grad():
         whole, state = model.score(ids, None, lengths)
-        monkeypatch.setattr(hmm, "PIECE", size**2 * 3 * 2)
-        assert [when.stop - when.start for when, _ in model._pieces(ids, lengths)] == [2] * 10
+        monkeypatch.setattr(questions, "PIECE", size**2 * 3 * 2)
+        asked = Asked.of(model, ids, lengths)
+        assert [piece.ids_BT.shape[1] for piece in model._pieces(asked)] == [2] * 10
         pieces, after = model.score(ids, None, lengths)
-        monkeypatch.setattr(hmm, "PIECE", size**2 * blocks**2)  # all pairs, so any text
-        assert len(list(model._pieces(ids, lengths))) == 1
+        monkeypatch.setattr(questions, "PIECE", size**2 * blocks**2)  # all pairs, so any text
+        assert len(list(model._pieces(asked))) == 1
     assert_close(pieces, whole)
     assert_close(after, state)
 

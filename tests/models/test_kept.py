@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from trellis import ops
-from trellis.models import HMM, HMMConfig, hmm, storage
+from trellis.models import HMM, HMMConfig, distributions, storage
 from trellis.models.kept import Kept
 from trellis.training.adamw import AdamW
 
@@ -259,7 +259,7 @@ def test_tables_too_large_to_keep_are_made_in_parts(kind, monkeypatch):
     model = make_kind(torch.float32, **kind).eval()
     with torch.no_grad():
         want = ask_everything(model)
-        monkeypatch.setattr(hmm, "LARGEST_KEPT", 10)
+        monkeypatch.setattr(distributions, "LARGEST_KEPT", 10)
         found = ask_everything(model.train().eval())
     assert_close(found, want)
     assert ("vectors" in model._kept.found) is (model.config.emission == "scalar")  # whose vectors are nothing

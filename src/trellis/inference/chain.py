@@ -30,6 +30,20 @@ def check_lengths(lengths_B: Tensor | None, time: int) -> None:
         raise TrellisError(f"a length of {int(lengths_B.min())} is no length: mend lengths_B.")
 
 
+NOT_BEGUN = -1.0  # a carried belief in every state, where a row has had no token yet: its first state is still to come
+
+
+def carried(belief_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Carried beliefs, zero in rows that have not begun, and which rows those are, B×1; None: all have begun."""
+    fresh_B1 = belief_BS[:, :1] < 0
+    return (belief_BS.masked_fill(fresh_B1, 0.0), fresh_B1) if bool(fresh_B1.any()) else (belief_BS, None)
+
+
+def not_begun(like_BS: Tensor) -> Tensor:
+    """The beliefs of as many rows that have had no token yet."""
+    return torch.full_like(like_BS, NOT_BEGUN)
+
+
 def _itself(final_BS: Tensor) -> Tensor:
     return final_BS
 
@@ -113,23 +127,17 @@ class Chain(NamedTuple):
     ) -> Chain:
         """The chain of tables: log-probabilities of start, transition [from, to] and every token in every state.
 
-        With `belief_BS`, rows carry on from these beliefs; with `index_BT`, the emissions are a table of distinct
-        columns N×S, of which each token takes the one that it names.
+        With `belief_BS`, rows carry on from these beliefs, or begin where those say so; with `index_BT`, the emissions
+        are a table of distinct columns N×S, of which each token takes the one that it names.
         """
         if index_BT is None:
             batch, time, states = log_emission_BTS.shape
             index_BT = torch.arange(batch * time, device=log_emission_BTS.device).view(batch, time)
             log_emission_BTS = log_emission_BTS.reshape(batch * time, states)
-        transition, first = Dense(log_transition_SS), None
-        if belief_BS is None:
-            before_BS, log_first_BS = log_start_S.exp(), log_start_S.expand(len(index_BT), -1)
-        else:
-            before_BS, log_first_BS = belief_BS, log_belief(transition.push(belief_BS, 0), belief_BS)
-
-            def first(row: int) -> Tensor:
-                return transition.log_push(widened(belief_BS[row]).log())
-
-        carry = empty_rows_keep(before_BS, lengths_B, index_BT.shape[1])
+        transition, first, log_first_BS = Dense(log_transition_SS), None, log_start_S.expand(len(index_BT), -1)
+        if belief_BS is not None:
+            log_first_BS, first = first_states(belief_BS, lambda: log_start_S, transition, transition.log_push)
+        carry = empty_rows_keep(belief_BS, lengths_B, index_BT.shape[1])
         return cls(log_first_BS, transition, log_emission_BTS, index_BT, lengths_B, carry=carry, log_first=first)
 
     @property
@@ -216,12 +224,36 @@ def log_belief(belief_BS: Tensor, carried: Tensor) -> Tensor:
     return log_BS
 
 
-def empty_rows_keep(before_BS: Tensor, lengths_B: Tensor | None, time: int) -> Callable[[Tensor], Tensor]:
-    """How to carry a belief on as it is, where a row without tokens ends with what it began with."""
+def first_states(
+    belief_BS: Tensor, log_start: Callable[[], Tensor], transition: Transition, log_push: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Callable[[int], Tensor]]:
+    """log p(first state) of rows that carry on from beliefs, or begin; and the same of one row in float64.
+
+    `log_push` moves the logarithm of a belief one step on, in float64.
+    """
+    known_BS, fresh_B1 = carried(belief_BS)
+    log_first_BS = begun_or_not(log_belief(transition.push(known_BS, 0), belief_BS), fresh_B1, log_start)
+
+    def log_first(row: int) -> Tensor:
+        if fresh_B1 is not None and bool(fresh_B1[row]):
+            return widened(log_start().detach())
+        return log_push(widened(known_BS[row].detach()).log())
+
+    return log_first_BS, log_first
+
+
+def begun_or_not(first_BS: Tensor, fresh_B1: Tensor | None, start: Callable[[], Tensor]) -> Tensor:
+    """What is known of the first state of rows that carry on, and of those that begin, if there are any, `start`."""
+    return first_BS if fresh_B1 is None else torch.where(fresh_B1, start(), first_BS)
+
+
+def empty_rows_keep(before_BS: Tensor | None, lengths_B: Tensor | None, time: int) -> Callable[[Tensor], Tensor]:
+    """How to carry a belief on as it is, where a row without tokens ends with what it began with: None, not begun."""
 
     def carry(final_BS: Tensor) -> Tensor:
-        if time == 0:
-            return before_BS.expand_as(final_BS)
-        return final_BS if lengths_B is None else torch.where((lengths_B > 0)[:, None], final_BS, before_BS)
+        if time > 0 and lengths_B is None:
+            return final_BS
+        kept_BS = not_begun(final_BS) if before_BS is None else before_BS
+        return kept_BS if time == 0 or lengths_B is None else torch.where((lengths_B > 0)[:, None], final_BS, kept_BS)
 
     return carry

@@ -7,86 +7,31 @@ where tokens are missing from a model with blocks, matrices are made as they are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.inference import BlockPairs, Chain, Streamed
-from trellis.inference.chain import empty_rows_keep, log_belief
+from trellis.inference import BlockPairs, Chain, Streamed, Transition
+from trellis.inference.chain import begun_or_not, carried, empty_rows_keep, first_states, log_belief
 from trellis.inference.transitions import crossings
+from trellis.models.asking import Asked
 from trellis.models.encoders import Vectors
 from trellis.models.lists import Crossing, Listed
 from trellis.models.remembering import remembering_chain
-from trellis.models.scorer import MaybeTensor, check_ids, without_padding
 from trellis.models.supports import Support, TakingPart
 from trellis.ops.pairs import Pairs
 from trellis.ops.precision import widened
 
 if TYPE_CHECKING:
-    from trellis.models.hmm import HMM
+    from trellis.models.distributions import Distributions
 
 
 Stepper = Callable[[Tensor, Tensor], Tensor]  # from N states into lists M×J, [to, from]
 
 
-class Asked(NamedTuple):
-    """A batch as it is asked about."""
-
-    ids_BT: Tensor
-    lengths_B: MaybeTensor = None
-    missing_BT: MaybeTensor = None
-    state: MaybeTensor = None
-    labels_BT: MaybeTensor = None
-
-    def some(self, rows: slice) -> Asked:
-        """These rows of it."""
-        return Asked(self.ids_BT[rows], *(None if given is None else given[rows] for given in self[1:]))
-
-    def ready(self, model: HMM) -> Asked:
-        """The same, checked once for all kinds of chains; padding and missing tokens hold word 0."""
-        self.check_shapes(model)
-        ids_BT, missing_BT, labels_BT = without_padding(self.ids_BT, self.lengths_B), self.missing_BT, self.labels_BT
-        if missing_BT is not None:
-            ids_BT, missing_BT = ids_BT.masked_fill(missing_BT, 0), missing_BT if bool(missing_BT.any()) else None
-        check_ids(ids_BT, model.config.vocab_size)
-        if labels_BT is not None:
-            labels_BT = _checked_labels(labels_BT, ids_BT, self.lengths_B, model.config.states)
-        return self._replace(ids_BT=ids_BT, missing_BT=missing_BT, labels_BT=labels_BT)
-
-    def check_shapes(self, model: HMM) -> None:
-        """Refuse what does not belong to this batch and this model."""
-        shape, rows, states = self.ids_BT.shape, len(self.ids_BT), model.config.states + model.config.memory
-        if self.state is not None and self.state.shape != (rows, states):
-            raise TrellisError(
-                f"a state of shape {tuple(self.state.shape)} does not belong to {rows} rows of this model: "
-                f"give the one that the last call returned, {rows}×{states}."
-            )
-        if self.lengths_B is not None and self.lengths_B.shape != shape[:1]:
-            raise TrellisError(f"lengths of {tuple(self.lengths_B.shape)} do not fit {rows} rows: give one a row.")
-        given = ((self.missing_BT, "missing tokens", "true or false"), (self.labels_BT, "labels", "a state, or −1,"))
-        for tensor_BT, name, what in given:
-            if tensor_BT is not None and tensor_BT.shape != shape:
-                raise TrellisError(
-                    f"{name} of {tuple(tensor_BT.shape)} do not fit a text of {tuple(shape)} tokens: give {what} "
-                    "for each token."
-                )
-
-
-def _checked_labels(labels_BT: Tensor, ids_BT: Tensor, lengths_B: Tensor | None, states: int) -> Tensor:
-    if lengths_B is not None:
-        outside_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) >= lengths_B[:, None]
-        labels_BT = labels_BT.masked_fill(outside_BT, -1)
-    if labels_BT.numel() and (int(labels_BT.min()) < -1 or int(labels_BT.max()) >= states):
-        bad = int(labels_BT[(labels_BT < -1) | (labels_BT >= states)][0])
-        raise TrellisError(
-            f"label {bad} is none of the {states:,} states: give 0 to {states - 1:,}, or −1 for unknown."
-        )
-    return labels_BT
-
-
-def chain_of(model: HMM, asked: Asked) -> Chain:
+def chain_of(model: Distributions, asked: Asked) -> Chain:
     """The chain of a batch."""
     asked = asked.ready(model)
     if model.memory is not None:
@@ -98,7 +43,7 @@ def chain_of(model: HMM, asked: Asked) -> Chain:
     return _block_chain(model, model.support, asked)
 
 
-def _dense_chain(model: HMM, asked: Asked) -> Chain:
+def _dense_chain(model: Distributions, asked: Asked) -> Chain:
     """Every token may have every state that takes part."""
     taking_part = model.taking_part(labelled=asked.labels_BT is not None)
     states_S = taking_part.all_S
@@ -111,56 +56,60 @@ def _dense_chain(model: HMM, asked: Asked) -> Chain:
     if asked.missing_BT is not None:
         index_BT, scaled = index_BT.masked_fill(asked.missing_BT, len(log_columns_NS)), None
         log_columns_NS = torch.cat([log_columns_NS, log_columns_NS.new_zeros(1, len(states_S))])
-    log_first, belief_BS = None, asked.state
-    if belief_BS is None:
-        log_start_S = model.log_start(vectors, states_S).index_select(0, states_S)
-        log_first_BS, before_BS = log_start_S.expand(len(asked.ids_BT), -1), log_start_S.exp()
-    elif all_there:
-        before_BS, log_first_BS = belief_BS, log_belief(transition.push(belief_BS, 0), belief_BS)
-
-        def log_first(row: int) -> Tensor:
-            log_rows_SS = widened(model.transition.log_rows(vectors, states_S, states_S).detach())
-            return (widened(belief_BS[row].detach()).log()[:, None] + log_rows_SS).logsumexp(0)
-
-    else:  # beliefs in states that were dropped since are left all the same
-        log_rows_SJ = model.transition.log_rows(vectors, model.everything(), states_S)
-        before_BS, log_first_BS = belief_BS, log_belief((belief_BS @ log_rows_SJ.exp()).to(belief_BS), belief_BS)
+    log_first_BS, log_first = _dense_first(model, asked, vectors, states_S, transition)
     chain = Chain(
         log_first_BS, transition, log_columns_NS, index_BT, asked.lengths_B, labels_BT=asked.labels_BT,
-        carry=empty_rows_keep(before_BS, asked.lengths_B, index_BT.shape[1]), log_first=log_first,
+        carry=empty_rows_keep(asked.state, asked.lengths_B, index_BT.shape[1]), log_first=log_first,
         scaled=scaled,
     )  # fmt: skip
     if all_there:
         return chain
     chain = chain._replace(lists_GS=states_S[None], list_BT=torch.zeros_like(asked.ids_BT))
-    return _carrying_all_states(model, asked, chain, vectors, states_S)
+    return _carrying_all_states(model, asked, chain)
 
 
-def _carrying_all_states(model: HMM, asked: Asked, chain: Chain, vectors: Vectors, kept_S: Tensor) -> Chain:
+def _dense_first(
+    model: Distributions, asked: Asked, vectors: Vectors, states_S: Tensor, transition: Transition
+) -> tuple[Tensor, Callable[[int], Tensor] | None]:
+    """log p(first state) of each row among those that take part, and how to have one row's in float64."""
+
+    def log_start() -> Tensor:
+        return model.log_start(vectors, states_S).index_select(0, states_S)
+
+    def log_push(log_belief_S: Tensor) -> Tensor:
+        log_rows_SS = widened(model.transition.log_rows(vectors, states_S, states_S).detach())
+        return (log_belief_S[:, None] + log_rows_SS).logsumexp(0)
+
+    if asked.state is None:
+        return log_start().expand(len(asked.ids_BT), -1), None
+    if len(states_S) == model.config.states:
+        return first_states(asked.state, log_start, transition, log_push)
+    # Beliefs in states that were dropped since are left all the same.
+    belief_BS, fresh_B1 = carried(asked.state)
+    log_rows_SJ = model.transition.log_rows(vectors, model.everything(), states_S)
+    log_first_BS = log_belief((belief_BS @ log_rows_SJ.exp()).to(belief_BS), asked.state)
+    return begun_or_not(log_first_BS, fresh_B1, log_start), None
+
+
+def _carrying_all_states(model: Distributions, asked: Asked, chain: Chain) -> Chain:
     """The same chain, whose tokens have the states of lists; what it carries on is over all states."""
     lists_GJ, list_BT = chain.lists_GS, chain.list_BT
     assert lists_GJ is not None
     assert list_BT is not None
 
-    def before(rows: int) -> Tensor:
-        if asked.state is not None:
-            return asked.state
-        return model.log_start(vectors, kept_S).exp().expand(rows, -1)
+    keep = empty_rows_keep(asked.state, asked.lengths_B, list_BT.shape[1])
 
     def carry(final_BJ: Tensor) -> Tensor:
-        rows, last_B = len(final_BJ), chain.lengths()
+        after_BS = final_BJ.new_zeros(len(final_BJ), model.config.states)
         if list_BT.shape[1] == 0:
-            return before(rows)
-        states_BJ = lists_GJ[list_BT.gather(1, (last_B - 1).clamp_min(0)[:, None]).squeeze(1)]
-        after_BS = final_BJ.new_zeros(rows, model.config.states).scatter_add(1, states_BJ, final_BJ)
-        if asked.lengths_B is None or bool((last_B > 0).all()):
-            return after_BS
-        return torch.where((last_B > 0)[:, None], after_BS, before(rows))
+            return keep(after_BS)
+        last_B1 = (chain.lengths() - 1).clamp_min(0)[:, None]
+        return keep(after_BS.scatter_add(1, lists_GJ[list_BT.gather(1, last_B1).squeeze(1)], final_BJ))
 
     return chain._replace(carry=carry)
 
 
-def _block_chain(model: HMM, support: Support, asked: Asked) -> Chain:
+def _block_chain(model: Distributions, support: Support, asked: Asked) -> Chain:
     """Every token has the states of its word's block, and a step crosses the matrix of a pair of blocks."""
     taking_part = model.taking_part(labelled=asked.labels_BT is not None)
     blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
@@ -186,11 +135,11 @@ def _block_chain(model: HMM, support: Support, asked: Asked) -> Chain:
         labels_BT=_places(asked, support) if asked.labels_BT is not None else None,
         scaled=scaled,
     )
-    return _carrying_all_states(model, asked, chain, vectors, taking_part.all_S)
+    return _carrying_all_states(model, asked, chain)
 
 
 def _block_columns(
-    model: HMM, support: Support, listed: Listed, blocks_G: Tensor, ids_BT: Tensor
+    model: Distributions, support: Support, listed: Listed, blocks_G: Tensor, ids_BT: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
     """What `model.columns` gives of the words in the states listed of their blocks, N×J."""
     part, states = model.emission, model.config.states
@@ -205,17 +154,34 @@ def _all_involved(taking_part: TakingPart, state: Tensor | None) -> Tensor:
     return involved_S.nonzero().flatten()
 
 
-def _log_first(model: HMM, state: Tensor | None, list_BT: Tensor, crossing: Crossing) -> Tensor:
+def _log_first(model: Distributions, state: Tensor | None, list_BT: Tensor, crossing: Crossing) -> Tensor:
     """log p(first state) of each row, among the states of its first token's list."""
     lists_GJ = crossing.to.lists_NK
     if list_BT.shape[1] == 0:
         return next(model.parameters()).new_zeros(len(list_BT), lists_GJ.shape[1])
     list_B = list_BT[:, 0]
     if state is None:
-        log_first_BJ = model.log_start(crossing.to.source, crossing.kept_S)[lists_GJ[list_B]]
-        if crossing.alive_GJ is None:
-            return log_first_BJ
-        return log_first_BJ.masked_fill(~crossing.alive_GJ[list_B], -torch.inf)
+        return _log_start_of_lists(model, list_B, crossing)
+    state, fresh_B1 = carried(state)
+    log_first_BJ = _log_pushed(model, state, list_B, crossing)
+    return (
+        log_first_BJ
+        if fresh_B1 is None
+        else torch.where(fresh_B1, _log_start_of_lists(model, list_B, crossing), log_first_BJ)
+    )
+
+
+def _log_start_of_lists(model: Distributions, list_B: Tensor, crossing: Crossing) -> Tensor:
+    """log p(first state) of each row that begins, among the states of its first token's list."""
+    log_first_BJ = model.log_start(crossing.to.source, crossing.kept_S)[crossing.to.lists_NK[list_B]]
+    if crossing.alive_GJ is None:
+        return log_first_BJ
+    return log_first_BJ.masked_fill(~crossing.alive_GJ[list_B], -torch.inf)
+
+
+def _log_pushed(model: Distributions, state: Tensor, list_B: Tensor, crossing: Crossing) -> Tensor:
+    """log of each row's belief one step on, among the states of its first token's list."""
+    lists_GJ = crossing.to.lists_NK
     # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
     width = max([1, *(state > 0).sum(1).cpu().tolist()])
     if width > model.block_size and not model.training and not torch.is_grad_enabled():
@@ -249,7 +215,7 @@ def _places(asked: Asked, support: Support) -> Tensor:
 
 
 @torch.no_grad()
-def _streamed_chain(model: HMM, support: Support, asked: Asked) -> Chain:
+def _streamed_chain(model: Distributions, support: Support, asked: Asked) -> Chain:
     """A token that is missing may have any state: beliefs are over all states, and matrices are made as crossed."""
     assert asked.missing_BT is not None
     blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
@@ -271,9 +237,7 @@ def _streamed_chain(model: HMM, support: Support, asked: Asked) -> Chain:
         index_BT.masked_fill(asked.missing_BT, len(words_N)),
         asked.lengths_B,
         labels_BT=asked.labels_BT,
-        carry=empty_rows_keep(
-            log_start_S.exp() if asked.state is None else asked.state, asked.lengths_B, index_BT.shape[1]
-        ),
+        carry=empty_rows_keep(asked.state, asked.lengths_B, index_BT.shape[1]),
     )
 
 
@@ -281,16 +245,18 @@ def _streamed_first(log_start_S: Tensor, asked: Asked, transition: Streamed) -> 
     """log p(first state) over all states; where it leads to a seen token, among the states of that one."""
     if asked.state is None or asked.ids_BT.shape[1] == 0:
         return log_start_S.expand(len(asked.ids_BT), -1)
-    pushed = [_push(transition.into, belief_S, transition.lists(row, 0)) for row, belief_S in enumerate(asked.state)]
-    return torch.stack(pushed).log() if pushed else asked.state.clone()
+    state, fresh_B1 = carried(asked.state)
+    pushed = [_push(transition.into, belief_S, transition.lists(row, 0)) for row, belief_S in enumerate(state)]
+    log_first_BS = torch.stack(pushed).log() if pushed else state.clone()
+    return begun_or_not(log_first_BS, fresh_B1, lambda: log_start_S)
 
 
-def all_lists(model: HMM) -> Tensor:
+def all_lists(model: Distributions) -> Tensor:
     """All states, in lists: the blocks, where there are any."""
     return model.everything().view(-1, model.block_size)
 
 
-def push_beliefs(model: HMM, vectors: Vectors, belief_BS: Tensor, enter_BJ: Tensor | None = None) -> Tensor:
+def push_beliefs(model: Distributions, vectors: Vectors, belief_BS: Tensor, enter_BJ: Tensor | None = None) -> Tensor:
     """Beliefs over all states one step on, B×S: into all states, or those of one list a row."""
     lists = [all_lists(model)] * len(belief_BS) if enter_BJ is None else [enter_J[None] for enter_J in enter_BJ]
     into, _ = stepper(model, vectors)
@@ -306,7 +272,7 @@ def _push(into: Stepper, belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
     return pushed_S
 
 
-def stepper(model: HMM, vectors: Vectors) -> tuple[Stepper, Stepper]:
+def stepper(model: Distributions, vectors: Vectors) -> tuple[Stepper, Stepper]:
     """How matrices from some states into lists of others are made, (M·J)×N: probabilities, and float64 logarithms."""
     kept_S = model.everything()
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
+from trellis.models.asking import Texts
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
-from trellis.models.scorer import MaybeTensor, check_ids, without_padding
+from trellis.models.scorer import MaybeTensor
 from trellis.models.softmax import TiedWords
 
 NOTHING = -1  # a word where a text has not begun; its vector is zero
@@ -48,13 +49,12 @@ class FeedForward(Model):
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
-        ids_BT = without_padding(ids_BT, lengths_B)
-        check_ids(ids_BT, self.config.vocab_size)
-        (batch, time), before = ids_BT.shape, self.config.order - 1
-        lengths_B = ids_BT.new_full((batch,), time) if lengths_B is None else lengths_B
+        before = self.config.order - 1
+        texts = Texts.of(ids_BT, state, lengths_B, (self.config.vocab_size, before), self.device)
+        ids_BT, state, lengths_B, inside_BT = texts
+        batch, time = ids_BT.shape
         state = ids_BT.new_full((batch, before), NOTHING) if state is None else state
         all_BN = torch.cat([state, ids_BT], 1)
-        inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
         last_BN = all_BN.gather(1, lengths_B[:, None] + torch.arange(before, device=ids_BT.device))
         log_prob_N = self.words.log_probs(self._hidden(all_BN)[inside_BT], ids_BT[inside_BT])
         log_prob_BT = log_prob_N.new_zeros(batch, time)

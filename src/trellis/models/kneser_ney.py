@@ -25,8 +25,9 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.models import storage
+from trellis.models.asking import Texts
 from trellis.models.model import Model, ModelConfig
-from trellis.models.scorer import MaybeTensor, check_ids, without_padding
+from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.progress import Progress
 from trellis.text import IdFile, Tokenizer
 
@@ -100,12 +101,10 @@ class KneserNey(Model):
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
-        ids_BT = without_padding(ids_BT, lengths_B)
-        check_ids(ids_BT, self.config.vocab_size)
-        before, time = self.config.order - 1, ids_BT.shape[1]
+        before = self.config.order - 1
+        texts = Texts.of(ids_BT, state, lengths_B, (self.config.vocab_size, before), self.device)
+        ids_BT, state, lengths_B, inside_BT = texts
         all_BN = torch.cat([self._beginning(len(ids_BT)) if state is None else state, ids_BT], 1)
-        lengths_B = ids_BT.new_full((len(ids_BT),), time) if lengths_B is None else lengths_B
-        inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
         last_BN = all_BN.gather(1, lengths_B[:, None] + torch.arange(before, device=ids_BT.device))
         return self._prob(all_BN)[:, before:].log().masked_fill(~inside_BT, 0.0), last_BN
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trellis.models.asking import asked_rows
 from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, check_sizes, drawn_from
 from trellis.models.recurrence import Recurrence, locked_dropout
 from trellis.models.scorer import MaybeTensor, check_ids
@@ -69,7 +70,7 @@ class _Recurrent(Model):
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
-        return by_length(self._score, ids_BT, state, lengths_B)
+        return by_length(self._score, *asked_rows(ids_BT, state, lengths_B, self.recurrence.width, self.device))
 
     def _score(self, ids_BT: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         check_ids(ids_BT, self.config.vocab_size)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.models.scorer import MaybeTensor, check_ids, without_padding
+from trellis.models.asking import Texts
+from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.text import IdFile
 
 CHUNK = 1 << 24  # tokens counted at a time: 128 MB of pairs
@@ -39,10 +40,9 @@ class Unigram:
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token), B×T, zero past a row's end; and the state to carry on from."""
-        ids_BT = without_padding(ids_BT, lengths_B)
-        check_ids(ids_BT, len(self.log_prob_V))
-        _, inside_BT, state = _contexts(ids_BT, state, lengths_B)
-        return self.log_prob_V[ids_BT].masked_fill(~inside_BT, 0.0), state
+        texts = Texts.of(ids_BT, state, lengths_B, (len(self.log_prob_V), 1), self.log_prob_V.device)
+        _, state = _contexts(texts)
+        return self.log_prob_V[texts.ids_BT].masked_fill(~texts.inside_BT, 0.0), state
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,24 +76,21 @@ class Bigram:
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | token before it), B×T, zero past a row's end; and the state to carry on from."""
         vocab_size = len(self.unigram.log_prob_V)
-        ids_BT = without_padding(ids_BT, lengths_B)
-        check_ids(ids_BT, vocab_size)
-        context_BT, inside_BT, state = _contexts(ids_BT, state, lengths_B)
+        texts = Texts.of(ids_BT, state, lengths_B, (vocab_size, 1), self.key_N.device)
+        ids_BT = texts.ids_BT
+        context_BT, state = _contexts(texts)
         key_BT = context_BT * vocab_size + ids_BT  # with no context below zero, and so never found
         at_BT = torch.searchsorted(self.key_N, key_BT)
         kept_BT = torch.where(self.key_N[at_BT] == key_BT, self.kept_N[at_BT], 0.0)
         prob_BT = kept_BT + self.left_U[context_BT] * self.unigram.log_prob_V[ids_BT].exp()
-        return prob_BT.log().masked_fill(~inside_BT, 0.0), state
+        return prob_BT.log().masked_fill(~texts.inside_BT, 0.0), state
 
 
-def _contexts(ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The token before each, B×T; which places lie inside their row; and the last token of each row, B×1."""
-    batch, time = ids_BT.shape
-    before_B1 = ids_BT.new_full((batch, 1), NOTHING) if state is None else state
-    lengths_B = ids_BT.new_full((batch,), time) if lengths_B is None else lengths_B
-    all_BT = torch.cat([before_B1, ids_BT], 1)
-    inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
-    return all_BT[:, :-1], inside_BT, all_BT.gather(1, lengths_B[:, None])
+def _contexts(texts: Texts) -> tuple[Tensor, Tensor]:
+    """The token before each, B×T, and the last token of each row, B×1."""
+    before_B1 = texts.ids_BT.new_full((len(texts.ids_BT), 1), NOTHING) if texts.state is None else texts.state
+    all_BT = torch.cat([before_B1, texts.ids_BT], 1)
+    return all_BT[:, :-1], all_BT.gather(1, texts.lengths_B[:, None])
 
 
 def _chunks(ids: IdFile | NDArray[Any], vocab_size: int, overlap: int = 0) -> Iterator[NDArray[np.int64]]:

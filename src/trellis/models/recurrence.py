@@ -24,6 +24,11 @@ class Recurrence(nn.Module):
         self.layers = nn.ModuleList(nn.LSTM(a, b, batch_first=True) for a, b in itertools.pairwise(widths))
         self.widths, self.dropout, self.locked, self.weights = widths[1:], dropout, locked, weights
 
+    @property
+    def width(self) -> int:
+        """Numbers in a row of its state."""
+        return 2 * sum(self.widths)
+
     def forward(self, vectors_BTR: Tensor, state_BN: Tensor | None) -> tuple[Tensor, Tensor]:
         """The last layer's output before each token, B×T×R, and the state after the last token.
 
@@ -31,7 +36,7 @@ class Recurrence(nn.Module):
         """
         batch, time, _ = vectors_BTR.shape
         if state_BN is None:
-            state_BN = vectors_BTR.new_zeros(batch, 2 * sum(self.widths))
+            state_BN = vectors_BTR.new_zeros(batch, self.width)
         if time == 0:
             return vectors_BTR.new_zeros(batch, 0, self.widths[-1]), state_BN
         parts = state_BN.split([width for width in self.widths for _ in "hc"], dim=1)

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import BlockPairs, Chain, Dense
-from trellis.inference.chain import Ahead, log_belief
+from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, not_begun
 from trellis.models.encoders import Vectors
-from trellis.models.memory import MISSING, NONE, Contexts, Memory, gap_matrix, log_totals
+from trellis.models.memory import MISSING, NONE, Contexts, Memory, gap_matrix, leaving, log_totals
 from trellis.ops.evidence import row_sums
 from trellis.ops.precision import widened
 
 if TYPE_CHECKING:
-    from trellis.models.chains import Asked
-    from trellis.models.hmm import HMM
+    from trellis.models.asking import Asked
+    from trellis.models.distributions import Distributions
 
 
 class Remembered(NamedTuple):
@@ -31,12 +31,12 @@ class Remembered(NamedTuple):
     words_BM: Tensor
 
     @classmethod
-    def of(cls, model: HMM, state: Tensor | None, rows: int) -> Remembered:
+    def of(cls, model: Distributions, state: Tensor | None, rows: int) -> Remembered:
         """The parts of a state; of None, those of a text that begins."""
         states, memory = model.config.states, model.config.memory
         if state is None:
             words_BM = torch.full((rows, memory), NONE, device=model.device)
-            return cls(model.log_start().exp().expand(rows, -1), words_BM)
+            return cls(not_begun(next(model.parameters()).new_empty(rows, states)), words_BM)
         return cls(state[:, :states], state[:, states:].round().long())
 
     def joined(self) -> Tensor:
@@ -47,7 +47,7 @@ class Remembered(NamedTuple):
 class _Steps:
     """What steps of a batch are made of: the plain transition, and what contexts add to it."""
 
-    def __init__(self, model: HMM, vectors: Vectors) -> None:
+    def __init__(self, model: Distributions, vectors: Vectors) -> None:
         self.model, self.vectors, self.everything = model, vectors, model.everything()
         self.transition = model.kept("transition", self._between)
 
@@ -69,14 +69,18 @@ class _Steps:
                 f"a gap in a text would be summed over all {self.model.config.memory}-word memories: ask a model with "
                 "model.memory=1."
             )
-        words_V1 = torch.arange(self.model.config.vocab_size, device=self.model.device)[:, None]
-        return gap_matrix(self.transition, self.model.log_emission(), self.log_enter(words_V1))
+        return gap_matrix(self.transition, self.model.log_emission(), self.log_enter_of_all())
+
+    def log_enter_of_all(self) -> Tensor:
+        """c of every word, V×S."""
+        return self.log_enter(torch.arange(self.model.config.vocab_size, device=self.model.device)[:, None])
 
 
-def push(model: HMM, state: Tensor) -> Tensor:
+def push(model: Distributions, state: Tensor) -> Tensor:
     """p(next state | all before), B×S."""
     steps = _Steps(model, model.vectors(model.everything))
     belief_BS, words_BM = Remembered.of(model, state, len(state))
+    belief_BS, _ = carried(belief_BS)
     log_enter_BS = steps.log_enter(words_BM)
     leave_BS = belief_BS * (-log_totals(steps.transition, log_enter_BS)).exp()
     return _past_gaps(steps, belief_BS, words_BM, steps.transition.push(leave_BS, 0) * log_enter_BS.exp())
@@ -90,7 +94,27 @@ def _past_gaps(steps: _Steps, belief_BS: Tensor, words_BM: Tensor, pushed_BS: Te
     return torch.where(missing_B[:, None], (belief_BS @ steps.gap()).to(pushed_BS), pushed_BS)
 
 
-def remembering_chain(model: HMM, asked: Asked) -> Chain:
+def gap_words(model: Distributions, belief_NS: Tensor, next_NS: Tensor) -> Tensor:
+    """p(word of a gap | the rest of its row), N×V, but for a factor a gap.
+
+        Σ_z b[z] p(x | z) Σ_z′ p(z′ | z, x) m[z′]
+
+    with the belief b about the gap's state given all before. The message m, what the rest says of the state after the
+    gap, is that state's posterior `next_NS` divided by its belief.
+    """
+    steps = _Steps(model, model.vectors(model.everything))
+    leave_VS, enter_VS = leaving(steps.transition, model.log_emission(), steps.log_enter_of_all())
+    pushed_NS = (belief_NS @ steps.gap()).to(next_NS)
+    message_NS = torch.where(pushed_NS > 0, next_NS / pushed_NS, 0.0)
+    matrix_SS = steps.transition.matrix_SS
+    found = [
+        ((leave_VS * belief_S) * ((enter_VS * message_S) @ matrix_SS.T)).sum(1)
+        for belief_S, message_S in zip(belief_NS, message_NS, strict=True)
+    ]
+    return torch.stack(found)
+
+
+def remembering_chain(model: Distributions, asked: Asked) -> Chain:
     """A chain whose steps cross the plain transition, and after a word that was not seen the sum over all words."""
     batch, time = asked.ids_BT.shape
     steps = _Steps(model, model.vectors(model.everything))
@@ -126,11 +150,16 @@ def remembering_chain(model: HMM, asked: Asked) -> Chain:
 
 def _log_first(steps: _Steps, asked: Asked, before: Remembered, log_total_BS: Tensor) -> Tensor:
     """log p(first state) but for what its context adds, which the evidence of the first token has."""
+
+    def log_start() -> Tensor:
+        return steps.model.log_start(steps.vectors, steps.everything)
+
     if asked.state is None:
-        return steps.model.log_start(steps.vectors, steps.everything).expand(len(before.belief_BS), -1)
-    belief_BS = before.belief_BS
+        return log_start().expand(len(before.belief_BS), -1)
+    belief_BS, fresh_B1 = carried(before.belief_BS)
     pushed_BS = steps.transition.push(belief_BS * (-log_total_BS).exp(), 0)
-    return log_belief(_past_gaps(steps, belief_BS, before.words_BM, pushed_BS), belief_BS)
+    log_first_BS = log_belief(_past_gaps(steps, belief_BS, before.words_BM, pushed_BS), belief_BS)
+    return begun_or_not(log_first_BS, fresh_B1, log_start)
 
 
 def _with_gaps(steps: _Steps, after_gap_BT: Tensor) -> BlockPairs:

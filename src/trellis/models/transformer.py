@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
+from trellis.models.asking import Texts
 from trellis.models.hugging_face import library
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
-from trellis.models.scorer import MaybeTensor, check_ids, without_padding
+from trellis.models.scorer import MaybeTensor
 from trellis.models.softmax import word_log_probs
 from trellis.text import IdFile, Tokenizer
 
@@ -96,17 +97,16 @@ class TransformerLM(Model):
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it in its window), B×T, zero past a row's end; and the state to carry on from."""
-        ids_BT = without_padding(ids_BT, lengths_B)
-        check_ids(ids_BT, self.config.vocab_size)
+        before = self.config.context - 1
+        texts = Texts.of(ids_BT, state, lengths_B, (self.config.vocab_size, before), self.device)
+        ids_BT, state, lengths_B, inside_BT = texts
         batch, time = ids_BT.shape
-        lengths_B = ids_BT.new_full((batch,), time) if lengths_B is None else lengths_B
-        state = ids_BT.new_full((batch, self.config.context - 1), NOTHING) if state is None else state
+        state = ids_BT.new_full((batch, before), NOTHING) if state is None else state
         all_BN = torch.cat([state, ids_BT], 1)
         past_B = (state != NOTHING).sum(1)
         windows = self._windows(all_BN, past_B, lengths_B)
         hidden_NR = self._hidden(windows.ids_MW)[windows.scored_MW]
         log_prob_N = word_log_probs(hidden_NR, self._words_VR, None, windows.ids_MW[windows.scored_MW])
-        inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
         log_prob_BT = log_prob_N.new_zeros(batch, time).masked_scatter(inside_BT, log_prob_N)
         return log_prob_BT, self._last(all_BN, past_B, lengths_B)
 

@@ -1,0 +1,236 @@
+"""What an HMM is made of, and the distributions that its parts stand for: made once and kept while nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from trellis.errors import TrellisError
+from trellis.inference.chain import begun_or_not, carried, scaled
+from trellis.models.budgets import within_budget
+from trellis.models.chains import push_beliefs
+from trellis.models.emissions import EMISSIONS
+from trellis.models.encoders import ENCODERS, Picked, Vectors
+from trellis.models.hmm_config import HMMConfig
+from trellis.models.kept import Kept
+from trellis.models.lists import Listed
+from trellis.models.memory import Memory
+from trellis.models.model import Model, ModelConfig, drawn_from
+from trellis.models.remembering import Remembered, push
+from trellis.models.starts import STARTS
+from trellis.models.supports import Support, TakingPart, any_support, shortened, thinned, thinned_everywhere
+from trellis.models.transitions import TRANSITIONS
+
+LARGEST_KEPT = 1 << 26  # numbers of a table that is kept in use: 256 MB of float32
+
+T = TypeVar("T")
+Scaled = tuple[Tensor, Tensor]
+
+
+class Distributions(Model):
+    """The parts of an HMM and the start, transition and emission made of them, whole or for the states of a batch."""
+
+    config: HMMConfig
+    config_class: ClassVar[type[ModelConfig]] = HMMConfig
+    block_V: Tensor
+    states_MK: Tensor
+
+    def __init__(self, config: HMMConfig, seed: int | None = None, support: Support | None = None) -> None:
+        super().__init__(config)
+        if config.support != "dense":
+            support = support or any_support(config)
+            self.register_buffer("block_V", support.block_V)
+            self.register_buffer("states_MK", support.states_MK)
+        blocks, roles = (1 if support is None else len(support.states_MK)), config.roles()
+        self.config = config = within_budget(config, blocks, self.block_size)
+        with drawn_from(seed):
+            self.encoder = ENCODERS[config.encoder if roles else "table"](config, blocks, roles)
+            self.config = self.encoder.described(config)
+            self.start = STARTS[config.start](config)
+            self.transition = TRANSITIONS[config.transition](config, blocks)
+            self.emission = EMISSIONS[config.emission](config, self.block_size)
+            self.memory = Memory(config) if config.memory else None
+        self._kept = Kept()
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the encoder's networks, which may learn at a rate of their own."""
+        return self.encoder.network_parameters()
+
+    def train(self, mode: bool = True) -> Self:
+        """As of any module; going back to learning drops what was kept for use."""
+        if mode:
+            self._kept = Kept()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert all numbers; there and back is no change that PyTorch counts, but may have rounded them."""
+        self._kept = Kept()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # as all of `Module`'s own
+        return self
+
+    # States that take part
+
+    @property
+    def support(self) -> Support | None:
+        """Which states may emit a word; None: all."""
+        return None if self.config.support == "dense" else Support(self.block_V, self.states_MK)
+
+    @property
+    def block_size(self) -> int:
+        """How many states may emit a word."""
+        return self.config.states if self.config.support == "dense" else self.states_MK.shape[1]
+
+    def everything(self) -> Tensor:
+        """All states."""
+        return torch.arange(self.config.states, device=self.device)
+
+    def everything_taking_part(self) -> TakingPart:
+        """All states, as those that take part in a batch."""
+        everything = self.everything()
+        return TakingPart(everything[None] if self.support is None else self.states_MK, None, everything)
+
+    def taking_part(self, *, labelled: bool = False) -> TakingPart:
+        """The states that take part in a batch: all, or in training mode those that dropout leaves.
+
+        Where states are given, none is dropped.
+        """
+        if not self.training or self.config.dropout == 0 or labelled:
+            return self.everything_taking_part()
+        if self.config.support == "uniform":
+            return thinned_everywhere(self.states_MK, self.config.states, self.config.kept(self.config.states))
+        return thinned(self.everything_taking_part().states_MJ, self.config.kept(self.block_size))
+
+    @property
+    def _in_use(self) -> bool:
+        return not self.training and not torch.is_grad_enabled()
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """Something made of the parameters alone: in use, made once and kept until they change."""
+        return self._kept.get(self, name, make) if self._in_use else make()
+
+    def vectors(self, involved: Callable[[], Tensor]) -> Vectors:
+        """The vectors of the states involved in a batch; in use, of all states."""
+        roles = len(self.config.roles())
+        if self._in_use and self.config.states * self.config.width * roles <= LARGEST_KEPT:
+            return self._kept.get(
+                self, "vectors", lambda: Picked(self.encoder, self.everything(), self.config.states, lasting=True)
+            )
+        if self.encoder.independent:
+            return self.encoder
+        return Picked(self.encoder, involved(), self.config.states, lasting=False)
+
+    def listed(self, vectors: Vectors, taking_part: TakingPart, blocks_G: Tensor) -> tuple[Listed, Tensor | None]:
+        """The states of some blocks that take part, and which of these are alive; None: all."""
+        states_GJ = taking_part.states_MJ[blocks_G]
+        if taking_part.alive_S is None:
+            return Listed(vectors, states_GJ), None
+        alive_GJ = taking_part.alive_S[states_GJ]
+        if len(blocks_G):
+            states_GJ, alive_GJ = shortened(states_GJ, alive_GJ)
+        return Listed(vectors, states_GJ), alive_GJ
+
+    # Distributions
+
+    def log_start(self, vectors: Vectors | None = None, kept_S: Tensor | None = None) -> Tensor:
+        """log p(first state), S, among the states that take part; −inf of the others."""
+        if vectors is None or kept_S is None or len(kept_S) == self.config.states:
+            return self.kept("start", lambda: self._log_start(vectors or self.vectors(self.everything)))
+        log_start_N = self._log_start(vectors, kept_S)
+        return log_start_N.new_full((self.config.states,), -torch.inf).index_copy(0, kept_S, log_start_N)
+
+    def _log_start(self, vectors: Vectors, states_N: Tensor | None = None) -> Tensor:
+        logits_N = self.start.logits(vectors, self.everything() if states_N is None else states_N)
+        return logits_N.to(next(self.parameters()).dtype).log_softmax(0)
+
+    def columns(self, ids_BT: Tensor, make: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Scaled | None]:
+        """log p(word | state) of the distinct words, which `make` makes, the column of each token, and those scaled.
+
+        In use, the columns are a table of all words, which is kept.
+        """
+        if self._in_use and self.config.vocab_size * self.block_size <= LARGEST_KEPT:
+            return self.log_emission(), ids_BT, self.kept("scaled", lambda: scaled(self.log_emission()))
+        words_N, index_BT = ids_BT.unique(return_inverse=True)
+        return make(words_N), index_BT, None
+
+    @torch.no_grad()
+    def log_emission(self) -> Tensor:
+        """log p(word | state) of every word in the states that may emit it, V×K; K is S where all may."""
+        return self.kept("emission", self._log_emission)
+
+    def _log_emission(self) -> Tensor:
+        vectors, words_V = self.vectors(self.everything), torch.arange(self.config.vocab_size, device=self.device)
+        if self.support is None:
+            return self.emission.columns(vectors, self.everything(), words_V)
+        blocks_G = self.support.block_V.unique()
+        listed, _ = self.listed(vectors, self.everything_taking_part(), blocks_G)
+        return self.emission.block_columns(listed, self.support, blocks_G, words_V, self.config.states)
+
+    def emission_table(self) -> Tensor:
+        """p(word | state) of every word in the states that may emit it, V×K."""
+        return self.kept("emission table", lambda: self.log_emission().exp())
+
+    def predicted(self, batch: int, state: Tensor | None) -> Tensor:
+        """p(next state | all before), over all states, B×S."""
+        if state is None:
+            return self.log_start().exp().expand(batch, -1)
+        state, fresh_B1 = carried(state)
+        return begun_or_not(self._pushed(state), fresh_B1, lambda: self.log_start().exp())
+
+    def _pushed(self, state: Tensor) -> Tensor:
+        """Beliefs one step on, B×S."""
+        if self.memory is not None:
+            return push(self, state)
+        if self.support is not None:
+            return push_beliefs(self, self.vectors(self.everything), state)
+        between = self.transition.between
+        return self.kept("transition", lambda: between(self.vectors(self.everything), self.everything())).push(state, 0)
+
+    def words_of(self, belief_NS: Tensor) -> Tensor:
+        """p(word), N×V, of beliefs over all states: Σ_z belief[z] p(word | z)."""
+        emission_VK = self.emission_table()
+        if self.support is None:
+            return belief_NS @ emission_VK.T
+        lists_VK = self.support.lists()
+        words = [(belief_S[lists_VK] * emission_VK).sum(1) for belief_S in belief_NS]
+        return torch.stack(words) if words else emission_VK.new_zeros(0, len(emission_VK))
+
+    def _after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
+        """p(next state | state, words), N×S, where states remember words, the newest first."""
+        belief_NS = torch.nn.functional.one_hot(states_N, self.config.states).to(next(self.parameters()))
+        return push(self, Remembered(belief_NS, words_NM).joined())
+
+    @torch.no_grad()
+    def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
+        """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+        states_N = states_N.to(self.device)
+        log_rows_NS = self.transition.log_rows(self.vectors(self.everything), states_N, self.everything())
+        return log_rows_NS.exp(), self.emission_rows(states_N)
+
+    @torch.no_grad()
+    def emission_rows(self, states_N: Tensor) -> Tensor:
+        """p(word | state) of every word, N×V: of the words whose block the state is in."""
+        emission_VK, states_N = self.emission_table(), states_N.to(self.device)
+        if self.support is None:
+            return emission_VK[:, states_N].T
+        if self.config.support == "uniform":
+            lists_VK = self.support.lists()
+            return torch.stack([torch.where(lists_VK == z, emission_VK, 0.0).sum(1) for z in states_N])
+        size = self.block_size
+        return torch.where(self.block_V == states_N[:, None] // size, emission_VK[:, states_N % size].T, 0.0)
+
+    def _log_transition(self) -> Tensor:
+        """log p(next state | state), S×S."""
+        everything = self.everything()
+        return self.transition.log_rows(self.vectors(self.everything), everything, everything)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether this is a dense model of free logits alone: a plain HMM."""
+        return self.support is None and {self.config.start, self.config.transition, self.config.emission} == {"scalar"}
+
+    def _check_scalar(self, why: str) -> None:
+        if not self.scalar:
+            raise TrellisError(f"{why} a dense model of scalar parameters: make start, transition and emission scalar.")
