@@ -64,6 +64,6 @@ class FeedForward(Model):
         """The hidden layer before each word that has all its predecessors in the row, B×T×R."""
         vectors_BNR = self.words.read(all_BN.clamp_min(0)) * (all_BN != NOTHING)[..., None]
         vectors_BNR = functional.dropout(vectors_BNR, self.config.dropout, self.training)
-        context_BTRN = vectors_BNR[:, :-1].unfold(1, self.config.order - 1, 1)
+        context_BTRN = vectors_BNR.unfold(1, self.config.order - 1, 1)[:, :-1]  # the last is for a word to come
         hidden_BTR = self.hidden(context_BTRN.transpose(2, 3).flatten(2)).relu()
         return functional.dropout(hidden_BTR, self.config.dropout, self.training)
