@@ -3,8 +3,10 @@ import math
 import pytest
 import torch
 
-from trellis.inspection import explained, inspect_states, stationary
+from trellis import TrellisError
+from trellis.inspection import StateWords, explained, inspect_states, state_names, stationary
 from trellis.models import HMM, HMMConfig, Tables
+from trellis.models.supports import partition, uniform_subsets
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b"])
@@ -74,3 +76,49 @@ def test_usage_on_a_long_text_carries_the_belief(model, tmp_path):
     assert float(usage_S.sum()) == pytest.approx(1)
     assert usage_S[2] == pytest.approx(5 / len(ids), abs=1e-6)  # 1,500 tokens are five streams, each with a start
     assert not math.isnan(float(usage_S[0]))
+
+
+def most_probable(model, state, words):
+    probabilities = model.emission_rows(torch.tensor([state]))[0]
+    best = [id for id in probabilities.argsort(descending=True).tolist()[:words] if probabilities[id] > 0]
+    return " ".join(WORDS.token(id) for id in best)
+
+
+LOW_RANK = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 4}
+KINDS = {
+    "dense": lambda: HMM(HMMConfig(4, states=6), seed=0),
+    "memory": lambda: HMM(HMMConfig(4, states=6, memory=1, **LOW_RANK), seed=0),
+    "brown": lambda: HMM(
+        HMMConfig(4, states=6, support="brown", blocks=2), seed=0, support=partition(torch.tensor([0, 1, 0, 1]), 6, 2)
+    ),
+    "uniform": lambda: HMM(
+        HMMConfig(4, states=6, support="uniform", blocks=2), seed=0, support=uniform_subsets(4, 6, 3, seed=0)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_named_by_their_most_probable_words(kind):
+    hmm = KINDS[kind]().eval()
+    assert state_names(hmm, WORDS, [5, 0, 5], words=2) == [most_probable(hmm, state, 2) for state in (5, 0, 5)]
+    for state, found in enumerate(state_names(hmm, WORDS, torch.arange(6), words=9)):
+        assert found == most_probable(hmm, state, 9)  # words that a state never emits are not among its own
+    if kind == "brown":
+        assert {len(found.split()) for found in state_names(hmm, WORDS, range(6))} == {2}
+
+
+def test_the_words_of_a_state_are_found_once(model, monkeypatch):
+    asked = []
+    rows = model.emission_rows
+    monkeypatch.setattr(model, "emission_rows", lambda states_N: asked.append(states_N.tolist()) or rows(states_N))
+    names = StateWords(model, WORDS, 1)
+    assert names.of([2, 0, 2]) == names.of([2, 0, 2])
+    assert names.of([]) == []
+    assert names.of([1]) == [("b",)]
+    assert asked == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("state", [-1, 3])
+def test_there_is_no_such_state(model, state):
+    with pytest.raises(TrellisError, match=f"there is no state {state}: give 0 to 2"):
+        state_names(model, WORDS, [0, state])

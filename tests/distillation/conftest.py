@@ -15,7 +15,7 @@ def bpe():
 
 @pytest.fixture(scope="session")
 def words():
-    return WordTokenizer.train(DOCUMENTS, size=15)  # of 20, so that some words are unknown
+    return WordTokenizer.train(DOCUMENTS, vocab_size=15)  # of 20, so that some words are unknown
 
 
 @pytest.fixture(scope="session")

@@ -27,11 +27,11 @@ def test_text_of_seen_characters_comes_back(text):
 
 def test_rare_characters_are_unknown_and_sizes_are_kept():
     assert CharacterTokenizer.train(["aabbc"], min_count=2).characters[2:] == ("a", "b")
-    assert CharacterTokenizer.train(["aaabbc"], size=4).characters[2:] == ("a", "b")
+    assert CharacterTokenizer.train(["aaabbc"], vocab_size=4).characters[2:] == ("a", "b")
     with pytest.raises(TrellisError, match="fewer than two different characters"):
         CharacterTokenizer.train(["aaaa"])
     with pytest.raises(TrellisError, match="ask for 4 or more"):
-        CharacterTokenizer.train(["ab"], size=3)
+        CharacterTokenizer.train(["ab"], vocab_size=3)
     for broken in (["a", "b", "c", "d"], ["<unk>", "<eos>", "a", "a"], ["<unk>", "<eos>", "ab", "c"]):
         with pytest.raises(TrellisError, match="each character once"):
             CharacterTokenizer(broken)

@@ -17,7 +17,7 @@ def test_words_go_by_falling_count_then_alphabet():
 
 
 def test_size_counts_the_specials_and_min_count_drops_the_rare():
-    assert WordTokenizer.train(DOCUMENTS, size=4).words == WORDS[:4]
+    assert WordTokenizer.train(DOCUMENTS, vocab_size=4).words == WORDS[:4]
     assert WordTokenizer.train(DOCUMENTS, min_count=2).words == WORDS[:5]
 
 
@@ -76,7 +76,7 @@ def test_one_word_is_no_vocabulary(documents):
 
 def test_bad_settings_and_lists():
     with pytest.raises(TrellisError, match="ask for 4 or more"):
-        WordTokenizer.train(DOCUMENTS, size=3)
+        WordTokenizer.train(DOCUMENTS, vocab_size=3)
     for words in (["a", "b", "c", "d"], [*WORDS, "a"]):
         with pytest.raises(TrellisError, match="each word once"):
             WordTokenizer(words)

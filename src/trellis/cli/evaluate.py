@@ -27,8 +27,10 @@ def run(
     protocol: Annotated[
         str,
         typer.Option(
-            help="stream: one, exact; streams: 16 in parallel; windows: of 64 tokens, each from the start "
-            "distribution; sequences: every document so."
+            metavar="NAME",
+            help="How the text is read. stream: as one text, exact, the figure to quote. streams: as 16 texts side by "
+            "side. windows: every 64 tokens by themselves, from the start distribution. sequences: every document by "
+            "itself, from the start distribution.",
         ),
     ] = "stream",
     json: Json = False,

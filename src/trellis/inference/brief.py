@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-SMALL = 32  # numbers that are still read
+SMALL = 16  # numbers that are still read
 
 
 def brief(answer: NamedTuple) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.errors import TrellisError
+from trellis.inference.brief import brief
 from trellis.inference.chain import Chain
 from trellis.inference.recursion import Walk, walk, walk_back
 from trellis.ops.precision import widened
@@ -27,6 +28,9 @@ class Filtered(NamedTuple):
     belief_BTS: Tensor
     states_BTS: Tensor
     state: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Smoothed(NamedTuple):
@@ -52,6 +56,9 @@ class Smoothed(NamedTuple):
         """The highest posterior at each token and the state that has it, both B×T."""
         probability_BT1, place_BT1 = self.posterior_BTS.max(-1, keepdim=True)
         return probability_BT1.squeeze(-1), self.states_BTS.gather(2, place_BT1).squeeze(-1)
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def _batch_first(done: Walk, found_TBS: Tensor) -> Tensor:

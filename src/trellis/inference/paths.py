@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.inference.brief import brief
 from trellis.inference.chain import Chain, check_lengths
 from trellis.inference.transitions import Piece, Transition
 from trellis.ops.precision import widened
@@ -29,6 +30,9 @@ class Paths(NamedTuple):
     log_prob_B: Tensor
     states_BT: Tensor
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 class KBest(NamedTuple):
     """log_prob[b, k] = log p(z, o_b) of the k-th most probable path z = states[b, k]; none is listed twice.
@@ -38,6 +42,9 @@ class KBest(NamedTuple):
 
     log_prob_BK: Tensor
     states_BKT: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def viterbi(chain: Chain) -> Paths:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.inference.brief import brief
 from trellis.inference.draws import draw
 
 
@@ -21,6 +22,9 @@ class Samples(NamedTuple):
     states_BT: Tensor
     tokens_BT: Tensor
     lengths_B: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Memory(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.models.scorer import MaybeTensor
+from trellis.progress import counted, short_number
 from trellis.text import IdFile, Tokenizer
 
 
@@ -58,6 +59,15 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         """Where the numbers live."""
         return next(itertools.chain(self.parameters(), self.buffers())).device
+
+    def __repr__(self) -> str:
+        """One line; PyTorch's own says which modules hold the parameters, and not how many there are."""
+        return f"{type(self).__name__}({', '.join(self.described())})"
+
+    def described(self) -> list[str]:
+        """What it is, in few words: its sizes, and how many numbers it has learnt or will."""
+        numbers = sum(parameter.numel() for parameter in self.parameters())
+        return [counted(self.config.vocab_size, "word"), f"{short_number(numbers)} parameters"]
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""

@@ -12,6 +12,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
+from trellis.progress import counted
 from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, write_folder
 from trellis.text.vocabulary import EOS, UNK
 
@@ -36,21 +37,24 @@ class CharacterTokenizer:
             raise TrellisError("The text has fewer than two different characters; give text with more.")
 
     @classmethod
-    def train(cls, documents: Iterable[str], size: int | None = None, min_count: int = 1) -> CharacterTokenizer:
-        """Take the `size` most frequent characters, specials included, seen `min_count` times; ties by name."""
-        if size is not None and size < _SMALLEST:
-            raise TrellisError(f"A vocabulary of {size} is too small; ask for {_SMALLEST} or more.")
+    def train(cls, documents: Iterable[str], vocab_size: int | None = None, min_count: int = 1) -> CharacterTokenizer:
+        """Take the `vocab_size` most frequent characters, specials included, seen `min_count` times; ties by name."""
+        if vocab_size is not None and vocab_size < _SMALLEST:
+            raise TrellisError(f"A vocabulary of {vocab_size} is too small; ask for {_SMALLEST} or more.")
         counts: Counter[str] = Counter()
         for document in documents:
             counts.update(document)
         frequent = [character for character, count in counts.items() if count >= min_count]
         frequent.sort(key=lambda character: (-counts[character], character))
-        return cls([*_SPECIALS, *frequent][:size])
+        return cls([*_SPECIALS, *frequent][:vocab_size])
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> CharacterTokenizer:
         """Read a folder that `save` wrote."""
         return cls(read_vocabulary(Path(folder)))
+
+    def __repr__(self) -> str:
+        return f"CharacterTokenizer({counted(self.vocab_size, 'character')})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write it as a Hugging Face tokenizer that cuts between any two characters."""
@@ -101,6 +105,9 @@ class ByteTokenizer:
     def load(cls, folder: str | os.PathLike[str]) -> ByteTokenizer:
         """Read a folder that `save` wrote; all such tokenizers are the same."""
         return cls()
+
+    def __repr__(self) -> str:
+        return "ByteTokenizer()"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write it as a Hugging Face tokenizer: byte-level BPE that joins nothing."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from trellis.errors import TrellisError
+from trellis.progress import counted
 from trellis.settings import nearest
 from trellis.text.files import Advance, check_files, hash_files, ignore, read_documents
 from trellis.text.hub import HUB, HubCorpus
@@ -71,6 +72,9 @@ class FileCorpus:
         """Add up the bytes on disk."""
         return sum(path.stat().st_size for path in self.paths)
 
+    def __repr__(self) -> str:
+        return f"FileCorpus({self.name!r}, {counted(len(self.paths), 'file')})"
+
     def content_hash(self) -> str:
         """Hash the files' bytes, again only if one has changed since."""
         stats = (path.stat() for path in self.paths)
@@ -96,6 +100,9 @@ class MemoryCorpus:
     def size(self) -> int:
         """Count the documents."""
         return len(self.documents)
+
+    def __repr__(self) -> str:
+        return f"MemoryCorpus({self.name!r}, {counted(len(self.documents), 'document')})"
 
     def content_hash(self) -> str:
         """Hash every document with its length, so that moving a boundary changes the hash."""

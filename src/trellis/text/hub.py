@@ -42,6 +42,9 @@ class HubCorpus:
     unit: ClassVar[str] = "documents"
     size: ClassVar[None] = None  # the hub does not say
 
+    def __repr__(self) -> str:
+        return f"HubCorpus({self.name!r}, {self.split!r})"
+
     @cached_property
     def commit(self) -> str:
         """Pin the commit now, so that the hash stands for the very documents that are read."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
 from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
-from trellis.progress import Progress, short_number
+from trellis.progress import Progress, counted, short_number
 from trellis.text.corpora import Corpus
 from trellis.text.files import ignore
 from trellis.text.tokenizer import Tokenizer, refuse_id
@@ -63,6 +63,13 @@ class IdFile:
 
     def __len__(self) -> int:
         return self.meta.tokens
+
+    def __repr__(self) -> str:
+        meta = self.meta
+        return (
+            f"IdFile({meta.corpus!r}, {counted(meta.tokens, 'token')} in {counted(meta.documents, 'document')}, "
+            f"vocabulary of {meta.vocab_size:,})"
+        )
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> IdFile:

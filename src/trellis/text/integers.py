@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, pre_tokenizers
 
 from trellis.errors import TrellisError
+from trellis.progress import counted
 from trellis.text.tokenizer import read_vocabulary, refuse_id, write_folder
 
 KIND = "integers"  # marks our own folders in tokenizer_config.json
@@ -18,19 +19,19 @@ LARGEST = 1 << 24  # symbols that people can mean; beyond it, they are rather co
 
 
 class IntegerTokenizer:
-    """The whole numbers from 0 to `size` − 1, each its own id and spelt as usual; no end of documents, no unknown."""
+    """The whole numbers below `vocab_size`, each its own id and spelt as usual; no end of documents, no unknown."""
 
     eos_id = None
     unk_id = None
 
-    def __init__(self, size: int) -> None:
-        if size < 2:
+    def __init__(self, vocab_size: int) -> None:
+        if vocab_size < 2:
             raise TrellisError(
-                f"{size} symbols leave nothing to predict; give data with more, or a larger size."
+                f"{vocab_size} symbols leave nothing to predict; give data with more, or a larger vocab_size."
             )
-        if size > LARGEST:
-            raise TrellisError(f"Symbols up to {size - 1} are too many; number those that occur 0, 1, 2 ….")
-        self.vocab_size = size
+        if vocab_size > LARGEST:
+            raise TrellisError(f"Symbols up to {vocab_size - 1} are too many; number those that occur 0, 1, 2 ….")
+        self.vocab_size = vocab_size
 
     @classmethod
     def train(cls, documents: Iterable[str]) -> IntegerTokenizer:
@@ -41,6 +42,9 @@ class IntegerTokenizer:
     def load(cls, folder: str | os.PathLike[str]) -> IntegerTokenizer:
         """Read a folder that `save` wrote."""
         return cls(len(read_vocabulary(Path(folder))))
+
+    def __repr__(self) -> str:
+        return f"IntegerTokenizer({counted(self.vocab_size, 'symbol')})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write it as a Hugging Face tokenizer of words between spaces."""

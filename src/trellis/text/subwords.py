@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from trellis.errors import TrellisError
+from trellis.progress import counted
 from trellis.text.tokenizer import read_config, refuse_id, refuse_token, tokenizer_file, write_folder
 from trellis.text.vocabulary import EOS
 
@@ -52,21 +53,24 @@ class SubwordTokenizer:
         return cls(tokenizer, eos, unk, _spelling(config.get("bos_token")))
 
     @classmethod
-    def train_bpe(cls, documents: Iterable[str], size: int) -> SubwordTokenizer:
+    def train_bpe(cls, documents: Iterable[str], vocab_size: int) -> SubwordTokenizer:
         """Learn byte-level BPE: every byte is a token, so nothing is ever unknown; `<eos>` has id 0."""
-        if size <= _BYTES:
-            raise TrellisError(f"A byte-level vocabulary needs {_BYTES + 1} tokens or more; ask for a larger size.")
+        if vocab_size <= _BYTES:
+            raise TrellisError(f"A byte-level vocabulary needs {_BYTES + 1} tokens or more; raise vocab_size.")
         tokenizer = HuggingFaceTokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=size,
+            vocab_size=vocab_size,
             special_tokens=[EOS],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         tokenizer.train_from_iterator(documents, trainer)
         return cls(tokenizer, EOS)
+
+    def __repr__(self) -> str:
+        return f"SubwordTokenizer({counted(self.vocab_size, 'token')})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and the names of the special tokens."""

@@ -12,6 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
+from trellis.progress import counted
 from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, write_folder
 
 UNK, EOS = "<unk>", "<eos>"
@@ -37,32 +38,35 @@ class WordTokenizer:
             )
 
     @classmethod
-    def train(cls, documents: Iterable[str], size: int | None = None, min_count: int | None = 1) -> WordTokenizer:
-        """Take the `size` most frequent words, specials included, seen `min_count` times; ties by name.
+    def train(cls, documents: Iterable[str], vocab_size: int | None = None, min_count: int | None = 1) -> WordTokenizer:
+        """Take the `vocab_size` most frequent words, specials included, seen `min_count` times; ties by name.
 
         Without a `min_count`, words seen too seldom to learn from are left out, unless the text says `<unk>` of them.
         """
-        return cls.count((document.split() for document in documents), size, min_count)
+        return cls.count((document.split() for document in documents), vocab_size, min_count)
 
     @classmethod
     def count(
-        cls, sequences: Iterable[Iterable[str]], size: int | None = None, min_count: int | None = 1
+        cls, sequences: Iterable[Iterable[str]], vocab_size: int | None = None, min_count: int | None = 1
     ) -> WordTokenizer:
         """The same of texts that are lists of words already, which then may hold spaces."""
-        if size is not None and size < _SMALLEST:
-            raise TrellisError(f"A vocabulary of {size} is too small; ask for {_SMALLEST} or more.")
+        if vocab_size is not None and vocab_size < _SMALLEST:
+            raise TrellisError(f"A vocabulary of {vocab_size} is too small; ask for {_SMALLEST} or more.")
         counts: Counter[str] = Counter()
         for words in sequences:
             counts.update(words)
         min_count = _seldom(counts) if min_count is None else min_count
         frequent = [word for word, count in counts.items() if count >= min_count and word not in _SPECIALS]
         frequent.sort(key=lambda word: (-counts[word], word))
-        return cls([*_SPECIALS, *frequent][:size])
+        return cls([*_SPECIALS, *frequent][:vocab_size])
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> WordTokenizer:
         """Read a folder that `save` wrote."""
         return cls(read_vocabulary(Path(folder)))
+
+    def __repr__(self) -> str:
+        return f"WordTokenizer({counted(self.vocab_size, 'word')})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write it as a Hugging Face tokenizer, so that one format serves words and subwords alike."""
