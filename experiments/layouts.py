@@ -14,7 +14,7 @@ Settings = Mapping[str, Any]
 def in_this_layout(config: Settings) -> dict[str, Any]:
     """A recorded configuration as it would be recorded now, without what says nothing any more."""
     found = dict(config)
-    for name, translate in (("model", _model), ("training", _training)):
+    for name, translate in (("data", _data), ("model", _model), ("training", _training)):
         if name in found:
             found[name] = translate(found[name])
     return found
@@ -23,6 +23,11 @@ def in_this_layout(config: Settings) -> dict[str, Any]:
 def as_typed_today(command: str) -> str:
     """The command of a recorded run with configurations by their names, where it has files outside of the package."""
     return re.sub(r"\bconfigs/([\w-]+)\.yaml", r"\1", command)
+
+
+def _data(old: Settings) -> dict[str, Any]:
+    # All words were kept by default; now they are of a text that has <unk> already, as all of the studies' have.
+    return _without(old, "min_count") if "valid_tokens" not in old and old.get("min_count") == 1 else dict(old)
 
 
 def _model(old: Settings) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_a_setting_is_told_as_people_write_it(name, kind, default, meaning):
 
 
 def test_defaults_are_those_of_the_class():
-    assert settings()["training.lr"].default == str(TrainingSettings().lr)
+    assert settings()["training.clip"].default == str(TrainingSettings().clip)
 
 
 def test_the_committed_page_is_what_the_settings_say():
@@ -81,7 +81,7 @@ def test_the_version_is_told():
 
 def test_help_of_train_names_settings_that_there_are():
     told = " ".join(command("train", "--help").stdout.replace("│", " ").split())
-    for name in ("data.corpus", "model.states", "training.epochs", "training.lr"):
+    for name in ("model.states", "training.epochs", "training.lr", "out"):
         assert name in told
         assert name in settings()
     assert "trellis settings" in told

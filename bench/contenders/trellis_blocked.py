@@ -12,8 +12,8 @@ from bench.blocked_problem import BlockedProblem
 from bench.breakdown import UPDATE, Operations, breakdown
 from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision, versions
 from trellis.text import Batch
-from trellis.training import TrainingSettings
 from trellis.training.learners import GradientLearner
+from trellis.training.settings import CompleteSettings
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ class Blocked:
         self.problem, self.precision = problem, precision
         self.batch = Batch(torch.from_numpy(problem.ids(rows)), torch.full((rows,), problem.length), carried=True)
         self.model = versions.blocked(problem).train()
-        settings = TrainingSettings(
+        settings = CompleteSettings(
             batching="streams", batch_size=rows, length=problem.length, lr=LEARNING_RATE, clip=LARGEST_GRADIENT,
             precision=precision,
         )  # fmt: skip

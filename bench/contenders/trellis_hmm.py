@@ -11,8 +11,8 @@ from bench.contenders import LARGEST_GRADIENT, LEARNING_RATE, THREADS, Precision
 from bench.problem import Problem
 from trellis.models import HMM, HMMConfig
 from trellis.text import Batch
-from trellis.training import TrainingSettings
 from trellis.training.learners import BaumWelchLearner, GradientLearner, Learner
+from trellis.training.settings import CompleteSettings
 
 
 class Trained:
@@ -32,7 +32,7 @@ class Trained:
 
     def learner_of(self, model: HMM) -> Learner:
         """What learns from batches."""
-        settings = TrainingSettings(lr=LEARNING_RATE, clip=LARGEST_GRADIENT, precision=self.precision)
+        settings = CompleteSettings(lr=LEARNING_RATE, clip=LARGEST_GRADIENT, precision=self.precision)
         return GradientLearner(model, settings)
 
     @torch.no_grad()
@@ -84,7 +84,7 @@ class BaumWelch(Scalar):
 
     def learner_of(self, model: HMM) -> Learner:
         """One full EM iteration a step."""
-        return BaumWelchLearner(model, TrainingSettings(method="baum_welch"))
+        return BaumWelchLearner(model, CompleteSettings(method="baum_welch"))
 
 
 class LowRank(Trained):

@@ -19,7 +19,9 @@ from trellis.models.model import ModelConfig
 from trellis.models.registry import DEFAULT, config_class
 from trellis.models.storage import RUN_FILE
 from trellis.settings import build, likeness
+from trellis.text.ids import IdFile
 from trellis.text.sources import DataSettings
+from trellis.training.defaults import CHOSEN, model_for, training_for
 from trellis.training.settings import TrainingSettings
 
 # Stands in for the vocabulary until the tokenizer is known, so that all else is checked at once: no limit is above it.
@@ -72,6 +74,11 @@ def _short_name(corpus: str | list[str]) -> str:
 
 def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """Build the configuration from a file, if any, and overrides such as `model.states=256`."""
+    return load_told(path, overrides)[0]
+
+
+def load_told(path: Path | None, overrides: Sequence[str]) -> tuple[RunConfig, Mapping[str, Any]]:
+    """The configuration, and what was said of the model: the rest of it may be chosen for the text."""
     values = read(path) if path else {}
     if path and path.name == RUN_FILE and _old(values.get("model")):
         raise TrellisError(
@@ -89,8 +96,31 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     shape = config_class(model.get("kind", DEFAULT))
     _check_names({**values, "model": model}, list(_known(shape)))
     told = {name: value for name, value in model.items() if name != "kind"}
+    shaped = build(shape, {**told, "vocab_size": ANY_VOCABULARY}, "model.")
+    return dataclasses.replace(build(RunConfig, values), model=shaped), model
+
+
+def completed(config: RunConfig, told: Mapping[str, Any], text: IdFile) -> RunConfig:
+    """The configuration with all that was left open chosen for the text; `told` is what was said of the model."""
+    model = dataclasses.replace(config.model, **model_for(len(text), told, scalar=scalar(config)))
+    return dataclasses.replace(config, model=model, training=training_for(config.training, text, model))
+
+
+def scalar(config: RunConfig) -> bool:
+    """Whether the run sets probabilities one by one, which only a model without vectors has."""
+    return config.training.method == "baum_welch" or config.distill.counts
+
+
+def continued(config: RunConfig, told: Mapping[str, Any], earlier: RunConfig) -> RunConfig:
+    """The configuration with what was left open as an earlier run has it."""
+    shape = model_for(1, told, scalar=scalar(config)) if config.model.kind == earlier.model.kind else {}
+    left = {name: getattr(earlier.model, name) for name in shape if name not in told}
+    open_ones = [name for name in CHOSEN if getattr(config.training, name) is None]
+    training = {name: getattr(earlier.training, name) for name in open_ones}
     return dataclasses.replace(
-        build(RunConfig, values), model=build(shape, {**told, "vocab_size": ANY_VOCABULARY}, "model.")
+        config,
+        model=dataclasses.replace(config.model, **left),
+        training=dataclasses.replace(config.training, **training),
     )
 
 

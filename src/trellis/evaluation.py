@@ -19,8 +19,9 @@ from torch import nn
 
 from trellis.errors import TrellisError
 from trellis.models.scorer import Scorer, carry
+from trellis.notebook import html_table
 from trellis.ops.precision import widened
-from trellis.progress import Progress
+from trellis.progress import Progress, counted
 from trellis.settings import nearest
 from trellis.text import Batching, IdFile, Sequences, Streams, Windows
 
@@ -44,6 +45,19 @@ class Evaluation:
     words: int  # whitespace words, and one a document for its end
     bytes: int  # UTF-8 bytes, and one a document for its end
     impossible_at: int | None = None  # the first token the model gives no probability, if any
+
+    def __repr__(self) -> str:
+        size = f"{counted(self.tokens, 'token')}, {self.unknown_rate:.2%} unknown"
+        return f"Evaluation(perplexity={self.perplexity:,.2f}, {self.protocol}, {size})"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            ("perplexity", f"{self.perplexity:,.2f} a token"),
+            ("protocol", self.protocol),
+            ("tokens", f"{self.tokens:,}, of which {self.unknown_rate:.2%} unknown"),
+            ("word perplexity", f"{self.word_perplexity:,.2f}"),
+            ("bits per byte", f"{self.bits_per_byte:.4f}"),
+        )
 
     @property
     def perplexity(self) -> float:
@@ -91,8 +105,10 @@ def check_protocol(protocol: str) -> None:
 
 
 @torch.no_grad()
-def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool = False) -> Evaluation:
-    """Score every token of a text once, by one of the protocols."""
+def evaluate(
+    model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool = False, within: Progress | None = None
+) -> Evaluation:
+    """Score every token of a text once, by one of the protocols; `within` shows how far, if it is part of more work."""
     check_protocol(protocol)
     name, cut, rows, length = PROTOCOLS[protocol]
     rows = min(rows, len(ids))  # a batching never has more rows than tokens
@@ -100,7 +116,8 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
     nats, seen = 0.0, 0
     impossible_at: int | None = None
     state = None
-    with _without_dropout(model), Progress("evaluating", len(ids), unit="tokens", quiet=quiet) as bar:
+    own = Progress("evaluating", len(ids), unit="tokens", quiet=quiet or within is not None)
+    with _without_dropout(model), own as bar:
         for step, batch in enumerate(batching.epoch(0)):
             state = carry(state, batch.carried, len(batch.ids))
             batch = batch.to(getattr(model, "device", torch.device("cpu")))
@@ -110,7 +127,10 @@ def evaluate(model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool =
                 places = [impossible_at, _first_impossible(batching, step, log_prob_BT)]
                 impossible_at = min(place for place in places if place is not None)
             seen += batch.tokens
-            bar.advance(batch.tokens, status=f"perplexity {perplexity_of(nats / seen):.1f}")
+            status = f"perplexity {perplexity_of(nats / seen):.1f}"
+            bar.advance(batch.tokens, status=status)
+            if within is not None:
+                within.advance(0, status=f"validating {seen / len(ids):.0%}, {status}")
     meta = ids.meta
     return Evaluation(name.format(rows=rows), nats, seen, meta.unknown, meta.words, meta.bytes, impossible_at)
 

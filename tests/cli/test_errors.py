@@ -184,7 +184,7 @@ def test_a_prompt_without_probability(refused, place):
         (["training.lrr=1"], "unknown setting 'training.lrr': did you mean 'training.lr'?"),
         (["model.states=0"], "at least one state"),
         (["model.states=4", "model.emission=low_rank", "model.width=5"], "model.width is 5"),
-        (["training.lr"], "neither a config file nor an override"),
+        (["training.lr"], "or write a setting as training.lr=0.1"),
         (["=1"], "is not an override"),
         (["a.yaml", "b.yaml"], "cannot both be the config"),
         (["gone.yaml"], "no config file gone.yaml"),
@@ -228,7 +228,7 @@ def run(place, capsys):
 def test_a_folder_that_holds_a_run(refused, run):
     before = files(run)
     assert "holds a run already" in refused("train", "data.corpus=text.txt", *TINY, "out=run")
-    assert "training.lr=0.05 and not 0.3" in refused("train", run, "training.lr=0.3", "--resume")
+    assert "training.lr=0.03 and not 0.3" in refused("train", run, "training.lr=0.3", "--resume")
     (run / "config.yaml").unlink()
     del before[(run / "config.yaml").relative_to(run)]
     assert "other settings" in refused("train", "data.corpus=text.txt", *TINY, "training.lr=0.3", "out=run", "--resume")

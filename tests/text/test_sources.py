@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 
 from trellis.errors import TrellisError
-from trellis.text import WordTokenizer, prepare
+from trellis.text import ByteTokenizer, CharacterTokenizer, IntegerTokenizer, WordTokenizer, prepare
 from trellis.text.sources import (
     DataSettings,
     evaluation_ids,
@@ -85,7 +86,7 @@ def test_a_limit_on_tokens_limits_the_vocabulary_too():
 def test_a_tokenizer_is_learnt_once(place, monkeypatch):
     corpus = open_sources(["one.txt"], "train")
     first = find_tokenizer(corpus, DataSettings("one.txt"), quiet=True)
-    monkeypatch.setattr("trellis.text.sources._learn", None)
+    monkeypatch.setattr("trellis.text.sources.learn_tokenizer", None)
     assert find_tokenizer(corpus, DataSettings("one.txt"), quiet=True).fingerprint() == first.fingerprint()
     with pytest.raises(TypeError):  # other settings, another tokenizer
         find_tokenizer(corpus, DataSettings("one.txt", min_count=2), quiet=True)
@@ -120,3 +121,34 @@ def test_prepared_ids_are_taken_from_the_same_tokenizer_only():
     other = WordTokenizer(["<unk>", "<eos>", "a", "b", "d"])
     with pytest.raises(TrellisError, match="was prepared with another tokenizer than the model's: give the text"):
         evaluation_ids(other, [str(ids.folder)], "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "size"),
+    [("characters", CharacterTokenizer, 2 + 4), ("bytes", ByteTokenizer, 257), ("words", WordTokenizer, 2 + 3)],
+)
+def test_kinds_of_tokenizers_have_names(place, name, kind, size):
+    data = DataSettings("ptb", data_dir=str(place), tokenizer=name, min_count=None if name != "words" else 1)
+    found = find_tokenizer(open_split(data, "train"), data, quiet=True)
+    assert type(found) is kind
+    assert found.vocab_size == size
+
+
+def test_numpy_files_have_integers_for_words(place):
+    np.save(place / "x.npy", np.array([[0, 3], [1, 2]] * 400 + [[1, 4]]))
+    tokenizer, train, valid, _ = prepare_texts(DataSettings("x.npy"), quiet=True)
+    assert isinstance(tokenizer, IntegerTokenizer)
+    assert tokenizer.vocab_size == 5, "a symbol that only the held-out end has is known"
+    assert train.ids[:4].tolist() == [0, 3, 1, 2]
+    assert valid is not None
+    assert valid.ids[-2:].tolist() == [1, 4]
+
+
+def test_a_text_of_whole_numbers_is_words_unless_told(place):
+    (place / "numbers.txt").write_text("10 2\n2 0\n")
+    plain, told = (DataSettings("numbers.txt", valid="numbers.txt", tokenizer=name) for name in ("words", "integers"))
+    assert isinstance(prepare_texts(plain, quiet=True).tokenizer, WordTokenizer)
+    tokenizer, train, *_ = prepare_texts(told, quiet=True)
+    assert (tokenizer.vocab_size, train.ids.tolist(), train.documents.tolist()) == (11, [10, 2, 2, 0], [2, 4])
+    wider = DataSettings("numbers.txt", tokenizer="integers", vocab_size=20)
+    assert prepare_texts(wider, quiet=True).tokenizer.vocab_size == 20

@@ -106,7 +106,7 @@ def test_asked_to_stop_it_writes_a_checkpoint_and_says_so(number, nursery, tmp_p
     (checkpoint,) = checkpoints.found(tmp_path / "stopped" / "run")
     update = int(checkpoint.name.partition("-")[2])
     assert update >= 7
-    assert sentence == f"stopped after update {update} of 28; --resume goes on from there."
+    assert sentence == f"stopped after update {update} of 28"
     assert gone == "gone 0"
     nursery.start(tmp_path / "stopped", changes)
     assert nursery.until("update")[-1] == f"update {update + 1}"

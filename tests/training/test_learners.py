@@ -14,7 +14,7 @@ from trellis.models import HMM, HMMConfig
 from trellis.text import Batch
 from trellis.training.learners import BaumWelchLearner, GradientLearner
 from trellis.training.objectives import OBJECTIVES
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import CompleteSettings
 
 from .. import reference
 
@@ -57,7 +57,7 @@ def mean_loss(model, batches):
 @pytest.mark.parametrize("clip", [0.05, 5.0])  # always clipped, and never
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_an_update_is_adamw_on_the_mean_loss_with_a_clipped_gradient(parts, clip, accumulate):
-    settings = TrainingSettings(lr=0.1, clip=clip, weight_decay=0.03, betas=(0.8, 0.9))
+    settings = CompleteSettings(lr=0.1, clip=clip, weight_decay=0.03, betas=(0.8, 0.9))
     ours, theirs = model_of(**parts), model_of(**parts)
     learner = GradientLearner(ours, settings)
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.8, 0.9), weight_decay=0.03)
@@ -80,7 +80,7 @@ def test_an_update_is_adamw_on_the_mean_loss_with_a_clipped_gradient(parts, clip
 
 @pytest.mark.parametrize("clip", [1e-3, 5.0])
 def test_an_update_in_float32_is_that_of_torch_from_the_same_gradients(clip):
-    settings = TrainingSettings(lr=0.1, clip=clip, weight_decay=0.03)
+    settings = CompleteSettings(lr=0.1, clip=clip, weight_decay=0.03)
     ours, theirs = model_of().float(), model_of().float()
     learner = GradientLearner(ours, settings)
     optimizer = torch.optim.AdamW(theirs.parameters(), betas=(0.9, 0.95), weight_decay=0.03)
@@ -101,7 +101,7 @@ def test_an_update_in_float32_is_that_of_torch_from_the_same_gradients(clip):
 def test_networks_learn_at_a_rate_of_their_own(method):
     parts = LOW | {"encoder": "residual", "shared": False}
     ours, theirs = model_of(**parts), model_of(**parts)
-    learner = GradientLearner(ours, TrainingSettings(method=method, lr=0.1, network_lr=0.02))
+    learner = GradientLearner(ours, CompleteSettings(method=method, lr=0.1, network_lr=0.02))
     networks, others = [], []
     for name, parameter in theirs.named_parameters():
         (networks if "networks" in name else others).append(parameter)
@@ -122,7 +122,7 @@ def test_networks_learn_at_a_rate_of_their_own(method):
 
 def test_a_rate_of_networks_needs_networks():
     with pytest.raises(TrellisError, match="network_lr is for an encoder with networks: leave it out"):
-        GradientLearner(model_of(), TrainingSettings(network_lr=0.1))
+        GradientLearner(model_of(), CompleteSettings(network_lr=0.1))
 
 
 def test_two_batches_accumulated_are_one_of_both():
@@ -131,7 +131,7 @@ def test_two_batches_accumulated_are_one_of_both():
     models = []
     for batches in ([first, second], [both]):
         model = model_of()
-        learner = GradientLearner(model, TrainingSettings(lr=0.1))
+        learner = GradientLearner(model, CompleteSettings(lr=0.1))
         for _ in range(3):
             learner.update(sum(learner.learn(batch, None).tokens for batch in batches), 1.0)
         models.append(model)
@@ -140,7 +140,7 @@ def test_two_batches_accumulated_are_one_of_both():
 
 
 def test_a_restored_learner_goes_on_to_the_bit():
-    settings = TrainingSettings(lr=0.1)
+    settings = CompleteSettings(lr=0.1)
     whole, stopped = model_of(), model_of()
     one, two = GradientLearner(whole, settings), GradientLearner(stopped, settings)
     for update in range(6):
@@ -157,7 +157,7 @@ def test_a_restored_learner_goes_on_to_the_bit():
 def test_a_batch_goes_on_from_the_state_it_is_given(learner):
     model, batch = model_of(), a_batch()
     _, state = model.score(a_batch(seed=5).ids)
-    learnt = learner(model, TrainingSettings()).learn(batch, state.detach())
+    learnt = learner(model, CompleteSettings()).learn(batch, state.detach())
     log_prob, final = model.score(batch.ids, state)
     assert learnt.nats == pytest.approx(-float(log_prob.detach().sum()))
     assert_close(learnt.state, final.detach())
@@ -188,7 +188,7 @@ def test_an_update_moves_towards_the_normalised_counts(step, multiplier, smoothi
     model, batch = model_of(), a_batch(lengths=[5, 3, 4, 1])
     old = tuple(table.clone() for table in model.tables())
     new = tuple(normalised(count + smoothing) for count in counts_by_hand(model, batch))
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", step_size=step, smoothing=smoothing))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", step_size=step, smoothing=smoothing))
     learner.update(learner.learn(batch, None).tokens, multiplier)
     rate = step * multiplier
     assert_close(tuple(model.tables()), tuple(rate * n + (1 - rate) * o for n, o in zip(new, old, strict=True)))
@@ -198,7 +198,7 @@ def test_counts_of_several_batches_add_up():
     batches = [a_batch(seed=1), a_batch(seed=2, lengths=[5, 1, 2, 3])]
     model = model_of()
     found = [counts_by_hand(model, batch) for batch in batches]
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=0.0))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=0.0))
     learner.update(sum(learner.learn(batch, None).tokens for batch in batches), 1.0)
     assert_close(tuple(model.tables()), tuple(normalised(a + b) for a, b in zip(*found, strict=True)))
 
@@ -212,7 +212,7 @@ def test_one_step_on_everything_is_hmmlearns():
     lengths = batch.lengths.tolist()
     for _ in range(3):
         theirs.fit(batch.ids.numpy().reshape(-1, 1), lengths)
-        learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=0.0))
+        learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=0.0))
         learner.update(learner.learn(batch, None).tokens, 1.0)
         start, transition, emission = model.tables()
         np.testing.assert_allclose(start, theirs.startprob_, rtol=1e-9, atol=1e-12)
@@ -224,7 +224,7 @@ def test_one_step_on_everything_is_hmmlearns():
 @hypothesis_settings(max_examples=40)
 def test_the_likelihood_never_falls_over_full_steps(seed, rows, time):
     model, batch = model_of(seed), a_batch(rows, time, seed)
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=0.0))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=0.0))
     nats = []
     for _ in range(8):
         learnt = learner.learn(batch, None)
@@ -237,7 +237,7 @@ def test_the_likelihood_never_falls_over_full_steps(seed, rows, time):
 def test_counts_of_next_to_impossible_states_do_not_turn_negative():
     """Where beliefs sharpen from step to step, rounding once made a posterior −6e-72, and its logarithm NaN."""
     model, batch = model_of(1024), a_batch(1, 5, 1024)
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=0.0))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=0.0))
     for _ in range(8):
         counts = model.expected_counts(batch.ids)
         assert all(float(count.min()) >= 0 for count in (counts.start_S, counts.transition_SS, counts.emission_VS))
@@ -248,7 +248,7 @@ def test_smoothing_leaves_no_zero_and_none_of_it_does():
     batch = Batch(torch.tensor([[0, 1, 0, 1]]), torch.tensor([4]), False)
     for smoothing, zeros in ((1e-3, False), (0.0, True)):
         model = model_of()
-        learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=smoothing))
+        learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=smoothing))
         learner.update(learner.learn(batch, None).tokens, 1.0)
         assert bool((model.tables().emission_SV[:, 2:] == 0).any()) is zeros
 
@@ -258,7 +258,7 @@ def test_a_state_never_visited_becomes_indifferent():
     start, transition, emission = model.tables()
     start, transition = torch.tensor([1.0, 0, 0]).double(), torch.eye(S).double()
     model.set_tables(start, transition, emission)
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=0.0))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=0.0))
     learner.update(learner.learn(a_batch(), None).tokens, 1.0)
     assert_close(model.tables().transition_SS[1:], torch.full((2, S), 1 / S).double())
     assert_close(model.tables().emission_SV[1:], torch.full((2, V), 1 / V).double())
@@ -268,7 +268,7 @@ def test_a_state_never_visited_becomes_indifferent():
 def test_rows_that_all_go_on_from_earlier_ones_leave_the_start_alone(smoothing):
     model = model_of()
     before = model.tables()
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=smoothing))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=smoothing))
     learner.update(learner.learn(a_batch(), torch.full((4, S), 1 / S).double()).tokens, 1.0)
     assert_close(model.tables().start_S, before.start_S)
     assert not torch.allclose(model.tables().transition_SS, before.transition_SS)
@@ -277,7 +277,7 @@ def test_rows_that_all_go_on_from_earlier_ones_leave_the_start_alone(smoothing):
 def test_a_process_without_rows_counts_nothing():
     model = model_of()
     before = model.tables()
-    learner = BaumWelchLearner(model, TrainingSettings(method="baum_welch", smoothing=0.0, step_size=0.5))
+    learner = BaumWelchLearner(model, CompleteSettings(method="baum_welch", smoothing=0.0, step_size=0.5))
     learner.update(1.0, 1.0)
     uniform = torch.full((S, S), 1 / S).double()
     assert_close(model.tables().transition_SS, 0.5 * before.transition_SS + 0.5 * uniform)
@@ -286,13 +286,13 @@ def test_a_process_without_rows_counts_nothing():
 def test_baum_welch_refuses_an_objective_that_it_would_ignore(monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "other", OBJECTIVES["marginal"])
     with pytest.raises(TrellisError, match=r"Baum–Welch cannot learn by training.objective=other"):
-        BaumWelchLearner(model_of(), TrainingSettings(method="baum_welch", objective="other"))
+        BaumWelchLearner(model_of(), CompleteSettings(method="baum_welch", objective="other"))
 
 
 @pytest.mark.parametrize("part", ["start", "transition", "emission"])
 def test_baum_welch_refuses_low_rank(part):
     with pytest.raises(TrellisError, match=r"make model\.support dense, start, transition and emission scalar"):
-        BaumWelchLearner(model_of(**{part: "low_rank", "width": 2}), TrainingSettings(method="baum_welch"))
+        BaumWelchLearner(model_of(**{part: "low_rank", "width": 2}), CompleteSettings(method="baum_welch"))
 
 
 @pytest.mark.parametrize("learner", [GradientLearner, BaumWelchLearner])
@@ -303,16 +303,16 @@ def test_an_impossible_token_and_a_diverged_model_are_said_clearly(learner):
     model.set_tables(start, transition, normalised(emission))
     batch = Batch(torch.tensor([[0, 1, 2], [0, 3, 1]]), torch.tensor([3, 3]), False)
     with pytest.raises(TrellisError, match=r"row 1, position 1 of the batch is impossible: raise training.smoothing"):
-        learner(model, TrainingSettings()).learn(batch, None)
+        learner(model, CompleteSettings()).learn(batch, None)
     with torch.no_grad():
         model.transition.table[0, 0] = torch.nan
     with pytest.raises(TrellisError, match=r"diverged: lower training.lr"):
-        learner(model, TrainingSettings()).learn(a_batch(), None)
+        learner(model, CompleteSettings()).learn(a_batch(), None)
 
 
 def test_a_diverged_gradient_never_reaches_the_parameters():
     model = model_of()
-    learner = GradientLearner(model, TrainingSettings())
+    learner = GradientLearner(model, CompleteSettings())
     learner.learn(a_batch(), None)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     model.transition.table.grad[1, 1] = torch.inf

@@ -109,7 +109,7 @@ def test_a_run_stopped_and_crashed_ends_with_the_same_weights(changes, make, at_
     chosen = settings(**changes)
     run(tmp_path / "undisturbed", chosen, make=make)
     at_update(5, ask_to_stop())
-    with pytest.raises(Stopped, match=r"stopped after update 6 of \d+; --resume goes on from there"):
+    with pytest.raises(Stopped, match=r"stopped after update 6 of \d+$"):
         run(tmp_path / "disturbed", chosen, make=make)
     at_update(11, crash)  # after checkpoint 9
     with pytest.raises(CrashError):
@@ -240,7 +240,7 @@ def test_another_model_or_other_text_is_refused(stopped):
 
 def test_a_folder_with_a_run_is_not_begun_again(stopped):
     before = contents(stopped)
-    with pytest.raises(TrellisError, match="holds a run already: go on with --resume, or choose another folder"):
+    with pytest.raises(TrellisError, match="holds a run already: go on with resume=True, or choose another folder"):
         run(stopped, settings(batching="streams"))
     assert contents(stopped) == before
 

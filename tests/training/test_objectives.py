@@ -13,6 +13,7 @@ from trellis.text import BATCHINGS, Batch
 from trellis.training import TrainingSettings, train
 from trellis.training.learners import BaumWelchLearner, GradientLearner
 from trellis.training.objectives import OBJECTIVES, joint, marginal
+from trellis.training.settings import CompleteSettings
 
 from .. import reference
 from .runs import BLOCK_V, STATES, WORDS, blocked, make_model, run, settings, some_labels, text
@@ -69,7 +70,7 @@ def nats_of(counts):
 
 def learn(model, batches, **changes):
     """What a learner finds the batches to cost, before each of some updates from all of them."""
-    settings = TrainingSettings(**({"objective": "joint"} | changes))
+    settings = CompleteSettings(**({"objective": "joint"} | changes))
     learner = (BaumWelchLearner if settings.method == "baum_welch" else GradientLearner)(model, settings)
     while True:
         learnt = [learner.learn(batch, None) for batch in batches]

@@ -11,9 +11,10 @@ from trellis.errors import TrellisError
 from trellis.models import HMM, HMMConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import BATCHINGS
-from trellis.training import Stopped, TrainingSettings, loop, train
+from trellis.training import Stopped, loop, train
 from trellis.training.phases import Phase, phase_at
 from trellis.training.schedules import Schedule
+from trellis.training.settings import CompleteSettings
 
 from .runs import (
     BLOCK_V,
@@ -48,7 +49,7 @@ def low_rank(seed):
 
 
 def test_the_labels_come_first_for_so_many_tokens():
-    training, distill = TrainingSettings(lr=0.2), DistillSettings(tokens=100, lr=0.5, head=True, frozen=40)
+    training, distill = CompleteSettings(lr=0.2), DistillSettings(tokens=100, lr=0.5, head=True, frozen=40)
     found = [phase_at(tokens, training, distill) for tokens in (0, 39, 40, 99, 100, 10**9)]
     joint, frozen = Phase("joint", 0.5), Phase("joint", 0.5, frozen=True)
     assert found == [frozen, frozen, joint, joint, *[Phase("marginal", 0.2)] * 2]
@@ -56,16 +57,16 @@ def test_the_labels_come_first_for_so_many_tokens():
 
 def test_what_is_frozen_may_outlast_the_labels():
     distill = DistillSettings(tokens=10, centroids=True, frozen=20)
-    assert phase_at(15, TrainingSettings(lr=0.2), distill) == Phase("marginal", 0.2, frozen=True)
+    assert phase_at(15, CompleteSettings(lr=0.2), distill) == Phase("marginal", 0.2, frozen=True)
 
 
 def test_without_a_rate_for_the_labels_there_is_one_rate():
-    assert phase_at(0, TrainingSettings(lr=0.2), DistillSettings()) == Phase("joint", 0.2)
+    assert phase_at(0, CompleteSettings(lr=0.2), DistillSettings()) == Phase("joint", 0.2)
 
 
 @pytest.mark.parametrize("objective", ["marginal", "joint"])
 def test_a_run_without_a_teacher_has_one_phase(objective):
-    training = TrainingSettings(lr=0.2, objective=objective)
+    training = CompleteSettings(lr=0.2, objective=objective)
     assert {phase_at(tokens, training, None) for tokens in (0, 10**9)} == {Phase(objective, 0.2)}
 
 

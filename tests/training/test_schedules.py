@@ -3,11 +3,11 @@ import math
 import pytest
 
 from trellis.training.schedules import Schedule
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import CompleteSettings
 
 
 def schedule(updates=100, **settings):
-    return Schedule(TrainingSettings(**settings), updates)
+    return Schedule(CompleteSettings(**settings), updates)
 
 
 def test_the_warm_up_rises_in_equal_steps_to_the_full_rate():

@@ -10,7 +10,7 @@ import typer
 from trellis.cli.terminal import DataDir, Json, Threads, report
 from trellis.cli.train import configure, distilled
 from trellis.errors import TrellisError
-from trellis.progress import short_number, short_time
+from trellis.progress import counted, short_number, short_time
 
 EXAMPLE = (
     "Examples:\n\ntrellis distill distill.teacher=teachers/stories15M data.corpus=openmix "
@@ -57,13 +57,14 @@ def _figures(about: dict[str, Any]) -> list[tuple[str, str]]:
     rate = about["tokens_per_second"]
     speed = "" if rate is None else f", {short_number(rate)} tokens a second"
     lacking = about["states_without_cluster"]
+    poor = f"{counted(lacking, 'state')}, whose blocks have fewer different vectors"
     return [
         ("teacher", f"{about['teacher']}, hash {about['teacher_hash']}"),
         ("layer", f"{about['layer']}, {width} dimensions" + ("" if kept == width else f", of which {kept} are kept")),
         ("clusters", f"{about['states']:,} by {about['library']}, {about['points_per_centroid']:.0f} points a centroid"
                      f", in {short_time(about['cluster_seconds'])}"),
-        *([("without cluster", f"{lacking:,} states, whose blocks have fewer different vectors")] if lacking else []),
-        ("labelled", f"{about['tokens']:,} tokens in {short_time(about['label_seconds'])}{speed}"),
+        *([("without cluster", poor)] if lacking else []),
+        ("labelled", f"{counted(about['tokens'], 'token')} in {short_time(about['label_seconds'])}{speed}"),
         ("label usage", f"{about['used_states']:,} of {about['states']:,} states, entropy "
                         f"{about['entropy_bits']:.2f} of {about['most_bits']:.2f} bits"),
         ("folder", about["folder"]),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,19 +24,21 @@ if TYPE_CHECKING:
     from trellis.training import Trained
 
 EXAMPLE = (
-    "Examples:\n\ntrellis train configs/pydocs.yaml training.lr=0.1 model.states=256\n\n"
-    "trellis train runs/pydocs-256 --resume\n\n"
-    "torchrun --nproc-per-node 2 -m trellis train configs/pydocs.yaml"
+    "Examples:\n\ntrellis train novel.txt\n\ntrellis train pydocs model.states=256 training.epochs=10\n\n"
+    "trellis train runs/pydocs-256 --resume\n\ntrellis train ptb-low-rank --data-dir data\n\n"
+    "torchrun --nproc-per-node 2 -m trellis train novel.txt"
 )
 STOPPED = 3
+YAML = (".yaml", ".yml")
 
 
 def run(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CONFIG KEY=VALUE",
-            help="A YAML file or a run's folder, and settings on top of it. (default: every setting's default)",
+            metavar="TEXT or CONFIG, KEY=VALUE",
+            help="Files of text or a corpus's name; or a YAML file, a shipped configuration's name or a run's folder; "
+            "and settings on top. (default: pydocs, the prose of Python's own documentation)",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
@@ -45,13 +49,13 @@ def run(
 ) -> None:
     """Train a model. The run's folder gets its settings, checkpoints, metrics and the best model.
 
-    Set first: data.corpus (a file or a name), model.states, training.epochs, training.lr, out. `trellis settings`
-    explains these and all others.
+    What is not set is chosen for the text, and said. Set first: model.states, training.epochs, training.lr, out.
+    `trellis settings` explains these and all others.
 
     Ctrl-C or SIGTERM stops after the current update, with a checkpoint, and exit code 3; --resume goes on.
     """
     from trellis import train
-    from trellis.config import save
+    from trellis.config import completed, save
     from trellis.models.registry import model_class
     from trellis.models.storage import RUN_FILE
     from trellis.text.sources import prepare_texts
@@ -59,11 +63,13 @@ def run(
     from trellis.training.device import choose_device
     from trellis.training.precision import check_precision
 
-    config = configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
-    check_precision(config.training.precision, choose_device(config.training.device))
-    _check_distillation(config)
-    ours = _check_folder(config, resume)
-    texts = prepare_texts(config.data, quiet=not chief())
+    asked, told = configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
+    check_precision(asked.training.precision, choose_device(asked.training.device))
+    _check_distillation(asked)
+    _check_restarts(asked)
+    asked, ours = _check_folder(asked, told, resume)
+    texts = prepare_texts(asked.data, quiet=not chief())
+    config = completed(asked, told, texts.train)
     shape = config.with_vocabulary(texts.tokenizer.vocab_size)
 
     def make_model(seed: int) -> Model:
@@ -73,6 +79,8 @@ def run(
         if ours:
             save(config, config.folder / RUN_FILE)
         _announce(config, texts)
+        if chosen := choices(asked, told, config):
+            say(f"chosen for a text of this size: {chosen}")
     try:
         taught = distilled(config, shape, texts) if config.training.init == "distill" else None
         trained = train(
@@ -81,36 +89,79 @@ def run(
         )  # fmt: skip
     except Stopped as stopped:
         if chief():
-            say(str(stopped))
+            say(f"{stopped}; --resume goes on from there.")
         raise typer.Exit(STOPPED) from None
     if chief():
         _report(config, trained, json)
 
 
-def configure(arguments: list[str], data_dir: str | None) -> RunConfig:
-    """Tell the config file from the overrides, and build the configuration."""
-    from trellis.config import load
+def configure(arguments: list[str], data_dir: str | None) -> tuple[RunConfig, Mapping[str, Any]]:
+    """Tell texts and config files from overrides, and build the configuration; and what was said of the model."""
+    from trellis.config import load_told
     from trellis.models.storage import RUN_FILE
 
-    files = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
-    overrides = [argument for argument in arguments if argument not in files]
-    if len(files) > 1:
-        raise TrellisError(f"'{files[0]}' and '{files[1]}' cannot both be the config: write overrides as key=value.")
-    path = Path(files[0]) if files else None
-    if path and not path.exists() and path.suffix not in (".yaml", ".yml"):
-        raise TrellisError(f"'{path}' is neither a config file nor an override such as training.lr=0.1.")
+    named = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
+    overrides = [argument for argument in arguments if argument not in named]
+    path, texts = _config_and_texts(named)
+    if texts:
+        overrides = [f"data.corpus={json.dumps(texts[0] if len(texts) == 1 else texts)}", *overrides]
     if path and path.is_dir():
         overrides = [f"out={path}", *overrides]  # a run that was moved goes on where it is
         path = path / RUN_FILE
-    config = load(path, overrides)
+    config, told = load_told(path, overrides)
     if data_dir is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, data_dir=data_dir))
-    return config
+    if config.out is None and "states" not in told and hasattr(config.model, "states"):
+        config = dataclasses.replace(config, out=str(config.folder).removesuffix(f"-{config.model.states}"))
+    return config, told
 
 
-def _check_folder(config: RunConfig, resume: bool) -> bool:
-    """Refuse, before any slow work, a folder that holds another run; whether it is sure to hold none but this one."""
-    from trellis.config import differences, load
+def _config_and_texts(named: list[str]) -> tuple[Path | None, list[str]]:
+    """Which of the arguments is a configuration, and which are texts or the name of a corpus."""
+    from trellis.configs import shipped
+    from trellis.text.corpora import NAMES
+
+    configs: list[Path] = []
+    texts: list[str] = []
+    for name in named:
+        path = Path(name)
+        if name in NAMES or name == "-" or (path.exists() and not path.is_dir() and path.suffix not in YAML):
+            texts.append(name)
+        elif found := shipped(name):
+            configs.append(found)
+        elif path.exists() or path.suffix in YAML:
+            configs.append(path)
+        else:
+            raise TrellisError(_unknown(name))
+    if len(configs) > 1:
+        raise TrellisError(f"'{named[0]}' and '{named[1]}' cannot both be the config: write overrides as key=value.")
+    return (configs[0] if configs else None), texts
+
+
+def _unknown(name: str) -> str:
+    from trellis.configs import names
+    from trellis.settings import closest
+    from trellis.text.corpora import NAMES
+
+    near = closest(name, [*NAMES, *names()], at_least=0.7)
+    hint = "or write a setting as training.lr=0.1." if near is None else f"or did you mean '{near}'?"
+    return f"there is no text or config file '{name}': check the path, {hint}"
+
+
+def _check_restarts(config: RunConfig) -> None:
+    """Refuse, before any slow work, restarts that nothing could choose between."""
+    from trellis.text.sources import open_split
+
+    if config.training.init == "restarts" and open_split(config.data, "valid") is None:
+        raise TrellisError("training.init=restarts chooses by validation text: set data.valid, or init=random.")
+
+
+def _check_folder(config: RunConfig, told: Mapping[str, Any], resume: bool) -> tuple[RunConfig, bool]:
+    """Refuse, before any slow work, a folder that holds another run.
+
+    What was left open is as an earlier part of the run has it. Also whether the folder is sure to hold none but this.
+    """
+    from trellis.config import continued, differences, load
     from trellis.models.storage import RUN_FILE
     from trellis.training import checkpoints
 
@@ -120,13 +171,30 @@ def _check_folder(config: RunConfig, resume: bool) -> bool:
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder with out=….")
     known = (folder / RUN_FILE).exists()
     if begun and known:
-        for name, there, here in differences(load(folder / RUN_FILE), config):
+        earlier = load(folder / RUN_FILE)
+        config = continued(config, told, earlier)
+        for name, there, here in differences(earlier, config):
             raise TrellisError(
                 f"{folder} holds another run, with {name}={there} and not {here}: choose another folder with out=…."
             )
     if resume and not begun and chief():
         say(f"nothing to resume in {folder}: starting from the beginning")
-    return known or not begun
+    return config, known or not begun
+
+
+def choices(asked: RunConfig, told: Mapping[str, Any], config: RunConfig) -> str:
+    """What was chosen and not told, as settings that could have been."""
+    from trellis.config import scalar
+    from trellis.training.defaults import CHOSEN, model_for
+
+    shape = [name for name in model_for(1, told, scalar=scalar(config)) if name not in told]
+    training = [name for name in CHOSEN if getattr(asked.training, name) is None]
+    if config.training.method == "baum_welch":
+        training = [name for name in training if name != "lr"]
+    return " ".join(
+        [f"model.{name}={getattr(config.model, name)}" for name in shape]
+        + [f"training.{name}={getattr(config.training, name)}" for name in training]
+    )
 
 
 def _check_distillation(config: RunConfig) -> None:
@@ -182,7 +250,7 @@ def _about(ids: IdFile) -> str:
     return f"{meta.corpus}: {short_number(meta.tokens)} tokens in {short_number(meta.documents)} documents"
 
 
-def _next(config: RunConfig) -> list[str]:
+def _next(config: RunConfig, protocol: str) -> list[str]:
     """Commands that this run's model can answer."""
     from trellis.models.hmm import LARGEST_DENSE
     from trellis.models.registry import model_class
@@ -196,27 +264,40 @@ def _next(config: RunConfig) -> list[str]:
     return [
         *([f"trellis inspect {folder}{measured_on}"] if hasattr(answers, "tables") else []),
         *([f"trellis sample {folder}"] if hasattr(answers, "sample") else []),
-        *([f"trellis evaluate {folder}"] if has_test else []),
+        *([f"trellis evaluate {folder} --protocol {protocol}"] if has_test else []),
     ]
 
 
 def _report(config: RunConfig, trained: Trained, json: bool) -> None:
+    from trellis.evaluation import PROTOCOLS
+
     rate = trained.tokens / trained.seconds if trained.seconds else 0.0
     values = {
         "run": str(config.folder),
         "model": str(trained.best),
         "valid_perplexity": trained.perplexity,
+        "unigram_perplexity": trained.unigram,
+        "protocol": trained.protocol,
         "tokens": trained.tokens,
         "seconds": trained.seconds,
+        "validation_seconds": trained.validating,
         "tokens_per_second": rate,
     }
-    perplexity = "no validation text" if trained.perplexity is None else figure(trained.perplexity)
-    learnt = f"{short_number(trained.tokens)} tokens in {short_time(trained.seconds)}, {short_number(rate)} a second"
+    cut = PROTOCOLS[trained.protocol][0].format(rows=PROTOCOLS[trained.protocol][2])
+    perplexity = "no validation text" if trained.perplexity is None else f"{figure(trained.perplexity)} ({cut})"
+    unigram = [] if trained.unigram is None else [("a unigram's", figure(trained.unigram))]
+    spent = f"{short_time(trained.seconds)} learning, {short_number(rate)} tokens a second"
+    if trained.perplexity is not None:
+        spent = (
+            f"{short_time(trained.seconds + trained.validating)}: {spent}; {short_time(trained.validating)} validating"
+        )
     report(
         json,
         values,
         ("best validation perplexity", perplexity),
-        ("learnt from", learnt),
+        *unigram,
+        ("learnt from", f"{short_number(trained.tokens)} tokens"),
+        ("time", spent),
         ("model", str(trained.best)),
-        *zip(("next", "", ""), _next(config), strict=False),
+        *zip(("next", "", ""), _next(config, trained.protocol), strict=False),
     )

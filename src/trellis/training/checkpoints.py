@@ -33,6 +33,9 @@ class Place:
     best: float | None  # lowest validation loss so far
     schedule: dict[str, float]  # what the schedule remembers
     run: str  # fingerprint of settings, corpus and vocabulary: a checkpoint of another run is refused
+    validating: float = 0.0  # seconds spent on validation text, over all sessions
+    loss: float | None = None  # of the last update, in nats a token
+    converged: bool = False  # whether an update gained less than was asked for
 
 
 def save(

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from trellis.distillation.settings import Distilled
 from trellis.models.model import Model
 from trellis.text import IdFile
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import CompleteSettings
 
 PIECE = 1 << 20  # numbers that are hashed together: labels may be larger than memory
 
 
 def fingerprint(
-    settings: TrainingSettings,
+    settings: CompleteSettings,
     model: Model,
     text: IdFile,
     valid: IdFile | None,

@@ -24,7 +24,7 @@ from trellis.training.distributed import World
 from trellis.training.memory import keep_freed_memory
 from trellis.training.objectives import OBJECTIVES
 from trellis.training.phases import Phase
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import CompleteSettings
 from trellis.training.sgd import SGD
 
 
@@ -76,7 +76,7 @@ def check_possible(log_prob_BT: Tensor) -> None:
     raise TrellisError(f"the token at row {row}, position {position} of the batch is {what}.")
 
 
-def highest_rates(model: Model, settings: TrainingSettings) -> list[float]:
+def highest_rates(model: Model, settings: CompleteSettings) -> list[float]:
     """The highest learning rate of each parameter: an encoder's networks may have another than all the rest."""
     networks = {id(parameter) for parameter in model.network_parameters()}
     if settings.network_lr is None:
@@ -89,7 +89,7 @@ def highest_rates(model: Model, settings: TrainingSettings) -> list[float]:
 class GradientLearner(Learner):
     """AdamW, or plain SGD, on the mean of the objective over tokens."""
 
-    def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+    def __init__(self, model: Model, settings: CompleteSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         self.model, self.settings, self.world = model, settings, world
         self.usual_tokens = settings.batch_size * settings.length * settings.accumulate
         keep_freed_memory()
@@ -145,7 +145,7 @@ class GradientLearner(Learner):
 class BaumWelchLearner(Learner):
     """Expectation–maximisation, θ ← step · θ_new + (1 − step) · θ; a step of 1 on all the text is the classic."""
 
-    def __init__(self, model: Model, settings: TrainingSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
+    def __init__(self, model: Model, settings: CompleteSettings, world: World = World()) -> None:  # noqa: B008  # World is immutable
         if not isinstance(model, HMM):
             raise TrellisError(f"Baum–Welch is for kind hmm, not {model.config.kind}: set training.method=adamw.")
         if settings.objective not in ("marginal", "joint"):

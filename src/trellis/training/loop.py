@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,12 +25,15 @@ from trellis.evaluation import evaluate, perplexity_of
 from trellis.folders import clear_partial
 from trellis.models import HMM, storage
 from trellis.models.model import Model
+from trellis.models.ngram import Unigram
 from trellis.models.scorer import carry
 from trellis.models.storage import Savable
-from trellis.progress import Progress
+from trellis.notebook import html_table
+from trellis.progress import Progress, short_number, short_time
 from trellis.text import BATCHINGS, Batch, IdFile
 from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
+from trellis.training.defaults import length_for, training_for
 from trellis.training.device import choose_device
 from trellis.training.distributed import World, world
 from trellis.training.embeddings import taught_embeddings
@@ -41,7 +45,7 @@ from trellis.training.objectives import check_labels
 from trellis.training.phases import Phase, phase_at
 from trellis.training.precision import check_precision
 from trellis.training.schedules import Schedule
-from trellis.training.settings import RESTARTS, TrainingSettings
+from trellis.training.settings import RESTARTS, CompleteSettings, TrainingSettings
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
@@ -54,8 +58,24 @@ class Trained:
 
     best: Path  # folder of the best model
     perplexity: float | None  # its validation perplexity, if there was validation text
+    unigram: float | None  # what a unigram of the training text has there
+    protocol: str  # by which both were measured: a name in `trellis.evaluation.PROTOCOLS`
     tokens: int  # learnt from
     seconds: float  # spent making the model and learning
+    validating: float  # seconds spent measuring it besides
+
+    def __repr__(self) -> str:
+        return f"Trained({', '.join(f'{name} {value}' for name, value in self._figures())})"
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._figures())
+
+    def _figures(self) -> list[tuple[str, str]]:
+        measured = [("perplexity", self.perplexity), ("unigram", self.unigram)]
+        figures = [(name, f"{value:,.2f}") for name, value in measured if value is not None]
+        protocol = [("protocol", self.protocol)] if figures else []
+        spent = [("tokens", short_number(self.tokens)), ("time", short_time(self.seconds + self.validating))]
+        return [*figures, *protocol, *spent, ("best", str(self.best))]
 
 
 def train(
@@ -83,8 +103,8 @@ def train(
     check_precision(settings.precision, device)
     folder = Path(folder)
     if not resume and checkpoints.begun(folder):
-        raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder.")
-    _check_given(settings, labels, distilled)
+        raise TrellisError(f"{folder} holds a run already: go on with resume=True, or choose another folder.")
+    _check_given(settings, valid, labels, distilled)
     here = world(device)
     trials: list[float] = []  # seconds of each
 
@@ -93,18 +113,17 @@ def train(
         model = make().to(device)
         # Some kinds count or cluster the text here; trials are accounted for by themselves.
         made = time.monotonic() - began - sum(trials[earlier:])
-        texts = _Texts(text, valid, labels, distilled)
-        return _Run(model, tokenizer, texts, settings, folder, here, quiet, made, restart_steps).finish()
+        texts, complete = _Texts(text, valid, labels, distilled), training_for(settings, text, model.config)
+        return _Run(model, tokenizer, texts, complete, folder, here, quiet, made, restart_steps).finish()
 
     def trial(seed: int) -> float | None:
-        if valid is None:
-            return None
         began = time.monotonic()
         found = run(lambda: make_model(seed), folder / f"restart-{seed}", settings.restart_steps).perplexity
         trials.append(time.monotonic() - began)
         return found
 
-    taught = None if distilled is None else Taught(distilled, text.ids, settings.length, settings.smoothing)
+    length = settings.length or length_for(text)
+    taught = None if distilled is None else Taught(distilled, text.ids, length, settings.smoothing)
     beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial, taught)
     return run(lambda: INITIALISERS[settings.init](beginning), folder)
 
@@ -118,8 +137,12 @@ class _Texts(NamedTuple):
     distilled: Distilled | None
 
 
-def _check_given(settings: TrainingSettings, labels: NDArray[Any] | None, distilled: Distilled | None) -> None:
-    """Refuse labels that nothing was set to use, and settings that want labels which are not there."""
+def _check_given(
+    settings: TrainingSettings, valid: IdFile | None, labels: NDArray[Any] | None, distilled: Distilled | None
+) -> None:
+    """Refuse labels that nothing was set to use, and settings that want what is not there."""
+    if settings.init == "restarts" and valid is None:
+        raise TrellisError("training.init=restarts chooses by validation text: give some, or set training.init=random.")
     if (distilled is None) != (settings.init != "distill"):
         raise TrellisError("distilled=… and training.init=distill belong together: give both or neither.")
     if distilled is not None and settings.objective == "joint":
@@ -138,7 +161,7 @@ class _Run:
         model: Model,
         tokenizer: Savable,
         texts: _Texts,
-        settings: TrainingSettings,
+        settings: CompleteSettings,
         folder: Path,
         here: World,
         quiet: bool,
@@ -161,6 +184,7 @@ class _Run:
         steps = self.batching.steps_per_epoch
         self.per_update = steps if settings.full_batch else settings.accumulate
         self.updates = max(1, round(settings.epochs * steps / self.per_update))
+        self.text, self.trial = text, restart_steps is not None
         if restart_steps is not None:
             self.updates = min(restart_steps, self.updates)
         self.validate_every = max(1, round(steps / self.per_update / settings.validations))
@@ -177,12 +201,23 @@ class _Run:
     def finish(self) -> Trained:
         """Go on from the newest checkpoint, if any, to the end."""
         self._restore()
-        if self.place.update < self.updates:
+        if self.place.update < self.updates and not self.place.converged:
             self._learn()
         elif not checkpoints.found(self.folder):
             self._measure()
-        perplexity = None if self.place.best is None else perplexity_of(self.place.best)
-        return Trained(self.folder / "best", perplexity, self.place.tokens, self.place.seconds)
+        place, protocol = self.place, self.settings.batching
+        perplexity = None if place.best is None else perplexity_of(place.best)
+        unigram = None if self.trial or perplexity is None else self._unigram()
+        if unigram is not None and perplexity is not None and perplexity > unigram and not self.quiet:
+            _warn(perplexity, unigram, self.settings)
+        best = self.folder / "best"
+        return Trained(best, perplexity, unigram, protocol, place.tokens, place.seconds, place.validating)
+
+    def _unigram(self) -> float:
+        """What counting words alone gives on the validation text."""
+        assert self.valid is not None
+        counted = Unigram.fit(self.text, self.text.meta.vocab_size)
+        return evaluate(counted, self.valid, self.settings.batching, quiet=True).perplexity
 
     def _restore(self) -> None:
         if self.world.chief:
@@ -216,19 +251,28 @@ class _Run:
                         update, loss=loss, rate=rate, tokens=self.place.tokens, tokens_per_second=tokens / seconds,
                         **phase,
                     )  # fmt: skip
-                last = update == self.updates
+                self._converge(loss)
+                last = update == self.updates or self.place.converged
                 if last or update % self.validate_every == 0:
-                    self._validate(metrics)
+                    self._validate(metrics, bar, last)
                 # An update from all the text is too dear to make twice.
                 if last or stopping or self.settings.full_batch or update % self.settings.checkpoint_every == 0:
                     self._checkpoint()
                 if stopping and not last:
-                    raise Stopped(f"stopped after update {update} of {self.updates}; --resume goes on from there.")
+                    raise Stopped(f"stopped after update {update} of {self.updates}")
+                if last:
+                    return
+
+    def _converge(self, loss: float) -> None:
+        """Note whether passes over all of the text have stopped to gain enough."""
+        before, tolerance = self.place.loss, self.settings.tolerance
+        converged = bool(tolerance) and before is not None and before - loss < tolerance
+        self.place = replace(self.place, loss=loss, converged=converged)
 
     def _measure(self) -> None:
         """Validate and save a model that there is nothing to teach."""
         with closing(Metrics(self.folder, 0)) if self.world.chief else nullcontext() as metrics:
-            self._validate(metrics)
+            self._validate(metrics, Progress("validating", quiet=self.quiet), True)
             self._checkpoint()
 
     def _tokens_at(self, update: int) -> int:
@@ -281,13 +325,15 @@ class _Run:
         """Whether a distilled run learns from labels at present; None of a run that has one phase."""
         return None if self.distilled is None or self.phase is None else self.phase.objective == "joint"
 
-    def _validate(self, metrics: Metrics | None) -> None:
+    def _validate(self, metrics: Metrics | None, bar: Progress, last: bool) -> None:
         """Measure on validation text, and keep the model if it is the best so far; with none, keep the last."""
         if self.valid is None:
-            if self.place.update == self.updates:
+            if last:
                 self._keep_best()
             return
-        found = evaluate(self.model, self.valid, self.settings.batching, quiet=True) if self.world.chief else None
+        began = time.monotonic()
+        found = evaluate(self.model, self.valid, self.settings.batching, within=bar) if self.world.chief else None
+        self.place = replace(self.place, validating=self.place.validating + time.monotonic() - began)
         (loss,) = self.world.sum(found.nats / found.tokens if found else 0.0)
         self.schedule.validated(loss)
         if self.place.best is None or loss < self.place.best:
@@ -310,7 +356,17 @@ class _Run:
             checkpoints.save(self.folder, self.model, self.tokenizer, self.place, learner, state, keep)
 
 
-def _learner(model: Model, settings: TrainingSettings, here: World) -> Learner:
+def _warn(perplexity: float, unigram: float, settings: CompleteSettings) -> None:
+    """Say that learning was worth nothing, and what to do."""
+    print(
+        f"the model's validation perplexity, {perplexity:.1f}, is worse than a unigram's, {unigram:.1f}: train for "
+        f"more epochs (training.epochs, here {settings.epochs:g}), with smaller batches (training.batch_size, here "
+        f"{settings.batch_size}) or at another rate (training.lr, here {settings.lr:g}).",
+        file=sys.stderr,
+    )
+
+
+def _learner(model: Model, settings: CompleteSettings, here: World) -> Learner:
     """What teaches this model in the way that was set."""
     if settings.method == "baum_welch":
         return BaumWelchLearner(model, settings, here)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trellis.distillation.settings import DistillSettings
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import CompleteSettings
 
 
 class Phase(NamedTuple):
@@ -20,7 +20,7 @@ class Phase(NamedTuple):
     frozen: bool = False  # whether embeddings that began as a teacher's stay as they are
 
 
-def phase_at(tokens: int, settings: TrainingSettings, distill: DistillSettings | None) -> Phase:
+def phase_at(tokens: int, settings: CompleteSettings, distill: DistillSettings | None) -> Phase:
     """The phase of an update that begins when so many tokens have been learnt from."""
     if distill is None:
         return Phase(settings.objective, settings.lr)

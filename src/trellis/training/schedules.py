@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trellis.training.settings import TrainingSettings
+from trellis.training.settings import CompleteSettings
 
 
 @dataclass
 class Schedule:
     """A multiplier of the highest rate; only `plateau` has anything to remember."""
 
-    settings: TrainingSettings
+    settings: CompleteSettings
     updates: int  # in the whole run
     level: float = 1.0  # plateau: what the falls so far have left
     best: float = math.inf  # plateau: lowest validation loss

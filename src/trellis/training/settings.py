@@ -11,6 +11,8 @@ from trellis.settings import nearest
 from trellis.training.initialisers import INITIALISERS
 from trellis.training.objectives import OBJECTIVES
 
+Batching = Literal["windows", "streams", "sequences"]
+
 RESTARTS = 5  # seeds, if nothing is said
 
 
@@ -19,16 +21,17 @@ class TrainingSettings:
     """A training run. `epochs`, `batch_size` and the rest count over all processes together."""
 
     method: Literal["adamw", "sgd", "baum_welch"] = "adamw"  # by the gradient of the likelihood, or expected counts
-    batching: Literal["windows", "streams", "sequences"] = "windows"  # independent windows, streams that carry the
-    # belief, or every document whole, from its start
-    batch_size: int = 200  # rows in a batch
-    length: int = 64  # tokens in a row; of sequences, batch_size × length tokens are a batch, however long its rows are
+    batching: Batching | None = None  # streams that carry the belief, independent windows, or sequences: every document
+    # whole, from its start; by default streams, or sequences where the text has no mark for a document's end
+    batch_size: int | None = None  # rows in a batch; by default from the size of the text
+    length: int | None = None  # tokens in a row; of sequences, batch_size × length tokens are a batch, however long its
+    # rows are; by default 32, and 16 of a small text
     shuffle: bool = True  # windows, or streams' documents, in another order every epoch; or the text as it stands
     accumulate: int = 1  # batches to one update
-    epochs: float = 1.0  # passes over the training text
+    epochs: float | None = None  # passes over the training text; by default from its size
     seed: int = 0  # of the parameters, the order of the text and everything else
 
-    lr: float = 0.05  # AdamW, SGD: highest learning rate
+    lr: float | None = None  # AdamW, SGD: highest learning rate; by default what suits the model's parameters
     network_lr: float | None = None  # the same for the networks of an HMM's encoder; by default training.lr
     betas: tuple[float, ...] = (0.9, 0.95)  # AdamW: decay of the gradient's first and second moment
     weight_decay: float = 0.0  # AdamW, SGD: decoupled weight decay
@@ -41,6 +44,7 @@ class TrainingSettings:
 
     full_batch: bool = False  # Baum–Welch: one update an epoch, from the counts of all of it
     step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ; scheduled like the rate unless full-batch
+    tolerance: float = 0.0  # Baum–Welch, full-batch: stop when an update gains less than so many nats a token
     smoothing: float = 1e-3  # Baum–Welch, distill.counts: added to every count, so that no probability locks at zero
 
     objective: str = "marginal"  # likelihood of the tokens, or of tokens and given states (data.labels): joint
@@ -59,17 +63,17 @@ class TrainingSettings:
             if isinstance(value, float) and not math.isfinite(value):
                 raise TrellisError(f"training.{name} must be a finite number, not {value}.")
         for name in ("batch_size", "length", "accumulate", "restart_steps", "checkpoint_every", "keep"):
-            if getattr(self, name) < 1:
-                raise TrellisError(f"training.{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("epochs", "lr", "clip", "step_size", "validations"):
-            if not getattr(self, name) > 0:
-                raise TrellisError(f"training.{name} must be above 0, not {getattr(self, name)}.")
-        if self.network_lr is not None and not self.network_lr > 0:
-            raise TrellisError(f"training.network_lr must be above 0, not {self.network_lr}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TrellisError(f"training.{name} must be at least 1, not {value}.")
+        for name in ("epochs", "lr", "network_lr", "clip", "step_size", "validations"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise TrellisError(f"training.{name} must be above 0, not {value}.")
         for name in ("warmup", "final", "step_size", "factor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TrellisError(f"training.{name} must lie between 0 and 1, not {getattr(self, name)}.")
-        for name in ("smoothing", "weight_decay", "patience"):
+        for name in ("smoothing", "weight_decay", "patience", "tolerance"):
             if getattr(self, name) < 0:
                 raise TrellisError(f"training.{name} cannot be negative, as {getattr(self, name)} is.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -86,3 +90,16 @@ class TrainingSettings:
             raise TrellisError(f"training.seed must be a whole number from 0 to 2^63, not {self.seed}.")
         if self.full_batch and self.method != "baum_welch":
             raise TrellisError("training.full_batch is for Baum–Welch: set training.method=baum_welch too.")
+        if self.tolerance and not self.full_batch:
+            raise TrellisError("training.tolerance compares passes over all of the text: set training.full_batch=true.")
+
+
+@dataclass(frozen=True)
+class CompleteSettings(TrainingSettings):
+    """Settings in which nothing is left to be chosen."""
+
+    batching: Batching = "windows"
+    batch_size: int = 200
+    length: int = 64
+    epochs: float = 1.0
+    lr: float = 0.05

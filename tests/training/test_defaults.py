@@ -1,0 +1,101 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.training.runs import WORDS, make_model, settings, text
+
+from trellis.evaluation import evaluate
+from trellis.models import HMM, HMMConfig
+from trellis.models.ngram import Bigram, Unigram
+from trellis.text import MemoryCorpus, WordTokenizer, prepare
+from trellis.training import TrainingSettings, train
+from trellis.training.defaults import CHOSEN, SIZES, batching_for, model_for, rate_for, training_for
+from trellis.training.settings import CompleteSettings
+
+
+def test_what_is_told_stands_and_the_rest_is_chosen(tmp_path):
+    told = TrainingSettings(epochs=3, clip=2.0)
+    found = training_for(told, text(tmp_path), make_model(0).config)
+    assert isinstance(found, CompleteSettings)
+    assert (found.epochs, found.clip) == (3, 2.0)
+    assert all(getattr(found, name) is not None for name in CHOSEN)
+    assert found == training_for(found, text(tmp_path), make_model(0).config)
+
+
+def test_every_size_of_text_has_a_rule_and_larger_ones_more_states():
+    assert SIZES[-1][0] == math.inf
+    assert [size[0] for size in SIZES] == sorted(size[0] for size in SIZES)
+    assert [size[1] for size in SIZES] == sorted(size[1] for size in SIZES)
+    for tokens in (1, 10**4, 10**5, 10**6, 10**9):
+        HMMConfig(1000, **model_for(tokens, {}))
+
+
+def test_a_model_is_chosen_where_no_more_than_its_states_is_told():
+    assert model_for(10**6, {"states": 8})["states"] == 8
+    assert model_for(10**6, {"states": 8})["width"] == 8
+    assert model_for(10**6, {"memory": 1})["transition"] == "low_rank"
+    assert model_for(10**6, {"support": "brown"}) == {}
+    assert model_for(10**6, {"kind": "lstm"}) == {}
+    assert model_for(10**6, {}, scalar=True).keys() == {"states"}
+
+
+def test_a_rate_suits_the_parameters():
+    scalar, low_rank = HMMConfig(9, 4), HMMConfig(9, 4, transition="low_rank", width=2)
+    assert rate_for(scalar) > rate_for(low_rank) > rate_for(dataclasses.replace(low_rank, encoder="residual"))
+
+
+def test_sequences_where_nothing_ends_a_document(tmp_path):
+    ids = text(tmp_path)
+    assert batching_for(ids) == "streams"
+    ids.meta = dataclasses.replace(ids.meta, eos_id=None)
+    assert batching_for(ids) == "sequences"
+
+
+def test_defaults_learn_a_text_of_a_few_thousand_words_better_than_a_bigram(tmp_path):
+    """Text of an HMM whose states are cycles of words: two words tell which, which no bigram remembers."""
+    generator = np.random.default_rng(0)
+
+    def sentences(count):
+        for _ in range(count):
+            kind = generator.integers(4)
+            yield " ".join(f"w{generator.integers(3)}" if place % 2 else f"k{kind}" for place in range(10))
+
+    corpora = {split: MemoryCorpus(split, tuple(sentences(count))) for split, count in (("train", 600), ("valid", 60))}
+    tokenizer = WordTokenizer.train(corpora["train"])
+    ids = {split: prepare(corpus, tokenizer, tmp_path, quiet=True) for split, corpus in corpora.items()}
+    shape = HMMConfig(tokenizer.vocab_size, **model_for(len(ids["train"]), {}))
+    trained = train(
+        lambda seed: HMM(shape, seed), tokenizer, ids["train"], ids["valid"], TrainingSettings(), tmp_path / "run",
+        quiet=True,
+    )  # fmt: skip
+    unigram, bigram = (
+        evaluate(kind.fit(ids["train"], tokenizer.vocab_size), ids["valid"], "streams", quiet=True).perplexity
+        for kind in (Unigram, Bigram)
+    )
+    assert trained.unigram == pytest.approx(unigram)
+    assert trained.perplexity < 0.9 * bigram
+
+
+def test_a_run_that_learnt_nothing_says_so_and_what_to_do(tmp_path, capsys):
+    def wrong(seed):
+        model = make_model(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(30.0)
+        return model
+
+    told = settings(epochs=0.1, lr=1e-6)
+    trained = train(wrong, WORDS, text(tmp_path / "a"), text(tmp_path / "a", 8, seed=1), told, tmp_path / "run")
+    assert trained.perplexity > trained.unigram
+    said = capsys.readouterr().err
+    assert f"{trained.perplexity:.1f}, is worse than a unigram's, {trained.unigram:.1f}" in said
+    assert "training.lr, here 1e-06" in said
+
+
+def test_a_run_that_learnt_something_says_nothing(tmp_path, capsys):
+    texts = text(tmp_path / "a", 400), text(tmp_path / "a", 40, seed=1)
+    trained = train(make_model, WORDS, *texts, settings(epochs=8), tmp_path / "run")
+    assert trained.perplexity < trained.unigram
+    assert capsys.readouterr().err == ""
