@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +15,19 @@ from numpy.typing import NDArray
 from trellis.errors import TrellisError
 from trellis.folders import default_cache, disk_trouble, one_at_a_time, places, whole_folder
 from trellis.progress import Progress
-from trellis.text.corpora import NAMES, Corpus, check_split, open_corpus
+from trellis.text.characters import ByteTokenizer, CharacterTokenizer
+from trellis.text.corpora import NAMES, Corpus, FileCorpus, check_split, open_corpus
+from trellis.text.files import is_array
+from trellis.text.held_out import Part, held_out
 from trellis.text.ids import IdFile, prepare
+from trellis.text.integers import IntegerTokenizer
 from trellis.text.subwords import SubwordTokenizer
 from trellis.text.tokenizer import Tokenizer, load_tokenizer
 from trellis.text.vocabulary import WordTokenizer
 
 BPE_SIZE = 8192
+LEARNT = ("words", "bpe", "characters", "integers")  # tokenizers that are made from a text
+NONE = "none"  # data.valid: learn from all of the text
 
 
 @dataclass(frozen=True)
@@ -29,27 +35,31 @@ class DataSettings:
     """What text to learn from, and how it becomes tokens."""
 
     corpus: str | list[str] = "pydocs"  # a corpus by name, a file, several files, or - for standard input
-    valid: str | list[str] | None = None  # validation text; by default a named corpus's own, and none for files
+    valid: str | list[str] | None = None  # validation text, or none; by default a named corpus's own, and of files the
+    # last tenth, which is then not learnt from
     test: str | list[str] | None = None  # test text, by the same rule
     data_dir: str | None = None  # where named corpora lie; by default the environment's TRELLIS_DATA
-    tokenizer: str = "words"  # words (between spaces), bpe (learnt bytes), or a tokenizer's folder
-    vocab_size: int | None = None  # types to learn; by default all words, or 8,192 pieces for bpe
-    min_count: int = 1  # words: rarer ones are <unk>
+    tokenizer: str = "words"  # words (between spaces), bpe (learnt pieces), characters, bytes, integers (whole numbers
+    # between spaces, and what a .npy file holds), or a tokenizer's folder
+    vocab_size: int | None = None  # types to learn; by default all there are, or 8,192 pieces for bpe
+    min_count: int | None = None  # words: rarer ones are <unk>; by default 1 if the text has <unk> already, and else 2,
+    # of more than a million words 3, of more than ten million 5, of less than two thousand 1
     max_tokens: int | None = None  # stop after the document that reaches so many; by default take all
+    valid_tokens: int | None = None  # validation text: the same limit
     labels: str | None = None  # a .npy file of one state a training token, −1 if unknown, for training.objective=joint
 
     def __post_init__(self) -> None:
         if not self.corpus:
             raise TrellisError("data.corpus names no text: give a corpus or a file.")
-        for name in ("vocab_size", "min_count", "max_tokens"):
+        for name in ("vocab_size", "min_count", "max_tokens", "valid_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise TrellisError(f"data.{name} must be at least 1, not {value}.")
-        if self.vocab_size is not None and self.tokenizer not in ("words", "bpe"):
+        if self.vocab_size is not None and self.tokenizer not in LEARNT:
             raise TrellisError(
                 f"data.vocab_size is for tokenizers learnt from the text: leave it out with {self.tokenizer}."
             )
-        if self.min_count > 1 and self.tokenizer != "words":
+        if self.min_count is not None and self.min_count > 1 and self.tokenizer != "words":
             raise TrellisError("data.min_count is for words: leave it out with another tokenizer.")
 
 
@@ -62,9 +72,18 @@ def open_split(data: DataSettings, split: str, data_dir: str | None = None) -> C
     """The text of a split: as set, or a named corpus's own; None if there is none."""
     split = check_split(split)
     source = {"train": data.corpus, "valid": data.valid, "test": data.test}[split]
+    if split == "valid" and source == NONE:
+        return None
     if source is None and data.corpus in NAMES:
         source = data.corpus
+    if split != "test" and source in (None, data.corpus) and _splits(data):
+        return held_out(open_corpus(data.corpus, "train", data_dir or data.data_dir))[split == "valid"]
     return None if source is None else open_corpus(source, split, data_dir or data.data_dir)
+
+
+def _splits(data: DataSettings) -> bool:
+    """Whether the end of the text is held out for validation: of files for which none is named, nor labels given."""
+    return data.valid is None and data.labels is None and data.corpus not in NAMES
 
 
 class Texts(NamedTuple):
@@ -83,7 +102,8 @@ def prepare_texts(data: DataSettings, quiet: bool = False) -> Texts:
     assert corpus is not None
     tokenizer = find_tokenizer(corpus, data, quiet)
     ids = prepare(corpus, tokenizer, max_tokens=data.max_tokens, quiet=quiet)
-    return Texts(tokenizer, ids, None if valid is None else prepare(valid, tokenizer, quiet=quiet), labels)
+    measured = None if valid is None else prepare(valid, tokenizer, max_tokens=data.valid_tokens, quiet=quiet)
+    return Texts(tokenizer, ids, measured, labels)
 
 
 def _read_labels(path: str) -> NDArray[Any]:
@@ -120,14 +140,28 @@ def evaluation_ids(
 
 def find_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> Tokenizer:
     """A tokenizer's folder as given or in the data folder; or one learnt from the corpus, once, and kept."""
-    if data.tokenizer in ("words", "bpe"):
+    if data.tokenizer == "words" and _holds_arrays(corpus):
+        data = replace(data, tokenizer="integers")
+    if data.tokenizer == "bytes":
+        return ByteTokenizer()
+    if data.tokenizer == "integers" and isinstance(corpus, Part):
+        corpus = corpus.corpus  # a symbol that occurs in the end alone is one of the symbols there are
+    if data.tokenizer in LEARNT:
         return _learnt_before(corpus, data, quiet)
     looked_at = [Path(data.tokenizer) / "best", *places(data.tokenizer, data.data_dir)]
     for place in looked_at:
         if place.is_dir():
             return load_tokenizer(place)
     looked = " and ".join(map(str, looked_at))
-    raise TrellisError(f"'{data.tokenizer}' is neither words, bpe nor a tokenizer's folder: looked at {looked}.")
+    raise TrellisError(
+        f"'{data.tokenizer}' is neither {', '.join(LEARNT)}, bytes nor a tokenizer's folder: looked at {looked}."
+    )
+
+
+def _holds_arrays(corpus: Corpus) -> bool:
+    """Whether all of a text is NumPy files, whose words are whole numbers."""
+    corpus = corpus.corpus if isinstance(corpus, Part) else corpus
+    return isinstance(corpus, FileCorpus) and all(map(is_array, corpus.paths))
 
 
 def _learnt_before(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer:
@@ -137,17 +171,24 @@ def _learnt_before(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer
     folder = default_cache() / f"tokenizer-{key}"
     with disk_trouble(folder), one_at_a_time(folder):
         if not folder.exists():
-            tokenizer = _learn(corpus, data, quiet)
+            tokenizer = learn_tokenizer(corpus, data, quiet)
             with whole_folder(folder) as temporary:
                 tokenizer.save(temporary)
     return load_tokenizer(folder)
 
 
-def _learn(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer:
+def learn_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> Tokenizer:
+    """One of the kinds in `LEARNT`, learnt from a text."""
+    if data.tokenizer == "integers" and data.vocab_size is not None:
+        return IntegerTokenizer(data.vocab_size)
     with Progress(f"learning {data.tokenizer} of {corpus.name}", corpus.size, unit=corpus.unit, quiet=quiet) as bar:
         documents = _first(corpus.read(bar.advance), data.max_tokens)
         if data.tokenizer == "bpe":
             return SubwordTokenizer.train_bpe(documents, data.vocab_size or BPE_SIZE)
+        if data.tokenizer == "characters":
+            return CharacterTokenizer.train(documents, data.vocab_size)
+        if data.tokenizer == "integers":
+            return IntegerTokenizer.train(documents)
         return WordTokenizer.train(documents, data.vocab_size, data.min_count)
 
 
