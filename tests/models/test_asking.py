@@ -85,8 +85,8 @@ REFUSED = {
     "text": ("the cat", r"ids are numbers, not text: encode text by the model's tokenizer, tokenizer\.encode\(text\)"),
     "texts": (["the cat", "sat"], "ids are numbers, not text"),
     "ragged lists": ([[1, 2], [3]], "ids are rows of different lengths: pad them, and give lengths_B"),
-    "nothing": (None, "ids cannot be a NoneType: give a tensor or an array of whole numbers"),
-    "a dictionary": ({"ids": IDS}, "ids cannot be a dict"),
+    "nothing": (None, "ids cannot be of type NoneType: give a tensor or array of numbers"),
+    "a dictionary": ({"ids": IDS}, "ids cannot be of type dict"),
     "negative": (IDS - 20, "is outside the model's vocabulary of 11: use the tokenizer saved with the model"),
     "too large": (IDS + 11, "is outside the model's vocabulary of 11"),
     "NumPy, too large": (IDS.numpy().astype(np.uint64) + 2**63, "is outside the model's vocabulary of 11"),
@@ -167,11 +167,27 @@ def test_a_state_of_another_batch_is_refused(name):
     for state, said in (
         (answer[1][:1], r"a state of shape .* does not belong to 2 rows of this model: give the one"),
         (answer[1][:, :-1], "does not belong to 2 rows"),
-        (answer, r"a state cannot be a tuple: .* as in log_probs, state = model\.score\(ids\)"),
-        (answer[1].detach().numpy(), "a state cannot be a ndarray"),
+        (answer, r"a state cannot be of type tuple: .* as in log_probs, state = model\.score\(ids\)"),
+        (answer[1].detach().numpy(), "a state cannot be of type ndarray"),
     ):
         with pytest.raises(TrellisError, match=said):
             model.score(IDS, state)
+
+
+@pytest.mark.parametrize("name", HMMS)
+def test_what_comes_next_is_asked_of_a_state_that_fits(name):
+    model = make(name)
+    answer = model.score(IDS)
+    for state, said in (
+        (answer, "a state cannot be of type tuple"),
+        (answer[1][:, 1:], r"give .* returned, 2×"),
+        (3, "of type int"),
+    ):
+        for ask in (model.next_token, lambda state: model.predicted(2, state), lambda state: model.sample(2, 3, state)):
+            with pytest.raises(TrellisError, match=said):
+                ask(state)
+    with pytest.raises(TrellisError, match="does not belong to 3 rows"):
+        model.sample(3, 2, answer[1])
 
 
 @pytest.mark.parametrize("missing", [np.eye(2, 4) > 0, (np.eye(2, 4) > 0).tolist()], ids=["NumPy", "lists"])

@@ -23,7 +23,6 @@ from .makers import (
     every_kind_with_blocks,
     make,
     make_kind,
-    named,
     random_ids,
 )
 from .scoring import assert_it_survives_the_disk, assert_padding_does_not_matter, assert_pieces_make_the_whole
@@ -176,31 +175,6 @@ def test_counts_from_a_carried_state_count_its_step_and_no_start():
     assert not counts.start_S.any()
     assert float(counts.transition_SS.sum()) == pytest.approx(int(LENGTHS.sum()))
     assert float(counts.emission_VS.sum()) == pytest.approx(int(LENGTHS.sum()))
-
-
-def test_tables_round_trip_and_zeros_stay():
-    generator = torch.Generator().manual_seed(0)
-    tables = [torch.rand(*shape, generator=generator) for shape in ((S,), (S, S), (S, V))]
-    tables[1][0, 2] = tables[2][3, 6] = 0.0
-    tables = [table / table.sum(-1, keepdim=True) for table in tables]
-    model = HMM(HMMConfig(V, S), seed=0)
-    model.set_tables(*tables)
-    assert_close(tuple(model.tables()), tuple(tables))
-    assert model.tables().transition_SS[0, 2] == model.tables().emission_SV[3, 6] == 0
-    log_prob, _ = model.score(random_ids(2, 4, V))
-    log_prob.sum().backward()
-    for parameter in model.parameters():
-        assert not parameter.grad[parameter == -torch.inf].any()
-        assert bool(torch.isfinite(parameter.grad).all())
-
-
-@pytest.mark.parametrize("config", [config for config in CONFIGS if "low_rank" in named(config)], ids=named)
-def test_low_rank_tables_cannot_be_set_and_are_not_harmed_by_trying(config):
-    model = HMM(config, seed=0)
-    before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(TrellisError, match="only such parameters can be set to given probabilities: a dense model of"):
-        model.set_tables(*HMM(HMMConfig(V, S), seed=1).tables())
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_only_a_plain_dense_model_counts():

@@ -14,9 +14,12 @@ from torch import Tensor
 from trellis.errors import InputError
 from trellis.inference.chain import check_lengths
 from trellis.models.scorer import MaybeTensor, check_ids, without_padding
+from trellis.ops.precision import widened
 
 if TYPE_CHECKING:
     from trellis.models.distributions import Distributions
+
+TOLERANCE = 1e-4  # how far from one the sum of given probabilities may be
 
 
 def batch_of_ids(ids: Any, device: torch.device) -> Tensor:
@@ -48,13 +51,31 @@ def state_of_rows(state: Any, rows: int, width: int) -> MaybeTensor:
         return state
     if not isinstance(state, Tensor):
         raise InputError(
-            f"a state cannot be a {type(state).__name__}: give the tensor that the last call returned beside its "
+            f"a state cannot be of type {type(state).__name__}: give the tensor that the last call returned beside its "
             "answer, as in log_probs, state = model.score(ids)."
         )
     raise InputError(
         f"a state of shape {tuple(state.shape)} does not belong to {rows} rows of this model: "
         f"give the one that the last call returned, {rows}×{width}."
     )
+
+
+def probabilities(given: Any, name: str, like: Tensor) -> Tensor:
+    """A distribution, or a table of one a row, of the shape of `like`: at least zero, and one in sum within 0.0001."""
+    found = _tensor(given, name, like.device)
+    if found.shape != like.shape:
+        raise InputError(f"{name} has the shape {_shape(found)}, but this model needs {_shape(like)}.")
+    wrong = found[~(found >= 0)]  # not a number, too
+    if wrong.numel():
+        raise InputError(f"{name} holds {float(wrong[0]):g}, which is no probability: give numbers from 0 to 1.")
+    total = widened(found).sum(-1)
+    if bool(((total - 1).abs() > TOLERANCE).any()):
+        worst = int((total - 1).abs().argmax())
+        row = f"row {worst} of {name}" if found.dim() > 1 else name
+        raise InputError(
+            f"{row} sums to {float(total.flatten()[worst]):.6g}, not to one within {TOLERANCE}: divide it by its sum."
+        )
+    return found
 
 
 class Texts(NamedTuple):
@@ -105,9 +126,8 @@ class Asked(NamedTuple):
         labels_BT = _for_each_token(labels, ids_BT, "labels", "a state, or −1,")
         if labels_BT is not None:
             labels_BT = _whole(labels_BT, "labels", "give a state, or −1, for each token")
-        width = model.config.states + model.config.memory
         lengths_B = lengths_of_rows(lengths, rows, device)
-        return cls(ids_BT, lengths_B, missing_BT, state_of_rows(state, rows, width), labels_BT)
+        return cls(ids_BT, lengths_B, missing_BT, state_of_rows(state, rows, model.state_width), labels_BT)
 
     def some(self, rows: slice) -> Asked:
         """These rows of it."""
@@ -164,7 +184,7 @@ def _tensor(given: Any, name: str, device: torch.device) -> Tensor:
     if array.dtype.kind in "US":
         raise InputError(f"{name} are numbers, not text: encode text by the model's tokenizer, tokenizer.encode(text).")
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} cannot be a {type(given).__name__}: give a tensor or an array of whole numbers.")
+        raise InputError(f"{name} cannot be of type {type(given).__name__}: give a tensor or array of numbers.")
     return torch.from_numpy(np.array(array, dtype=_plain(array.dtype))).to(device)
 
 

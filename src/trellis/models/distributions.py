@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.inference.chain import begun_or_not, carried, scaled
+from trellis.models.asking import state_of_rows
 from trellis.models.budgets import within_budget
 from trellis.models.chains import push_beliefs
 from trellis.models.emissions import EMISSIONS
@@ -82,6 +83,11 @@ class Distributions(Model):
     def block_size(self) -> int:
         """How many states may emit a word."""
         return self.config.states if self.config.support == "dense" else self.states_MK.shape[1]
+
+    @property
+    def state_width(self) -> int:
+        """Numbers in a row of the state that it carries: a belief over all states, and the words it remembers."""
+        return self.config.states + self.config.memory
 
     def everything(self) -> Tensor:
         """All states."""
@@ -176,7 +182,8 @@ class Distributions(Model):
         """p(next state | all before), over all states, B×S."""
         if state is None:
             return self.log_start().exp().expand(batch, -1)
-        state, fresh_B1 = carried(state)
+        rows = len(state) if isinstance(state, Tensor) else batch
+        state, fresh_B1 = carried(cast(Tensor, state_of_rows(state, rows, self.state_width)))
         return begun_or_not(self._pushed(state), fresh_B1, lambda: self.log_start().exp())
 
     def _pushed(self, state: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference.brief import brief
+from trellis.models.asking import probabilities
 from trellis.models.emissions import ScalarEmission
 from trellis.models.hmm_config import HMMConfig
 from trellis.models.model import ModelConfig
@@ -65,7 +66,8 @@ class HMM(Questions):
         config, parts = self.config, ("start", "transition", "emission")
         kinds = [getattr(config, part) for part in parts]
         blocks = [] if self.support is None else [f"{config.support} blocks of {counted(self.block_size, 'state')}"]
-        made = kinds[:1] if len(set(kinds)) == 1 else [f"{kind} {part}" for kind, part in zip(kinds, parts, strict=True)]
+        each = [f"{kind} {part}" for kind, part in zip(kinds, parts, strict=True)]
+        made = kinds[:1] if len(set(kinds)) == 1 else each
         vectors = [f"{config.encoder} vectors of {config.width}"] if config.roles() else []
         memory = [f"memory of {counted(config.memory, 'word')}"] if config.memory else []
         return [counted(config.states, "state"), *blocks, *made, *vectors, *memory, *super().described()]
@@ -73,7 +75,7 @@ class HMM(Questions):
     @torch.no_grad()
     def tables(self) -> Tables:
         """All three distributions, whole: S×S numbers for the transition, S×V for the emission."""
-        self._check_pairs("and their long run needs them: measure usage on text, in trellis inspect by --corpus")
+        self._check_pairs("as whole tables: ask for those of some states, by rows()")
         emission_VS = self._log_emission().exp_()  # not the table that is kept: this one is the caller's
         if self.support is not None:
             zeros_VS = emission_VS.new_zeros(self.config.vocab_size, self.config.states)
@@ -83,15 +85,26 @@ class HMM(Questions):
 
     @torch.no_grad()
     def set_tables(self, start_S: Tensor, transition_SS: Tensor, emission_SV: Tensor) -> None:
-        """Take these probabilities as parameters; all must be scalar, the support dense. Zeros stay zeros for good."""
+        """Take these probabilities as parameters; all must be scalar, the support dense. Zeros stay zeros for good.
+
+        Each row sums to one within 0.0001, and is divided by its sum. Arrays of NumPy are taken too.
+        """
         self._check_scalar("only such parameters can be set to given probabilities:")
+        start, transition, emission = self._scalar_tables()
+        start_S = probabilities(start_S, "start_S", start)
+        transition_SS = probabilities(transition_SS, "transition_SS", transition)
+        emission_SV = probabilities(emission_SV, "emission_SV", emission.T)
         self._take_logits(start_S.log(), transition_SS.log(), emission_SV.T.log())
 
     def _take_logits(self, start_S: Tensor, transition_SS: Tensor, emission_VK: Tensor) -> None:
         """Copy free logits into scalar parts."""
-        cast(ScalarStart, self.start).table.copy_(start_S)
-        cast(ScalarTransition, self.transition).table.copy_(transition_SS)
-        cast(ScalarEmission, self.emission).table.copy_(emission_VK)
+        for table, logits in zip(self._scalar_tables(), (start_S, transition_SS, emission_VK), strict=True):
+            table.copy_(logits)
+
+    def _scalar_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The free logits of scalar parts: S, S×S and V×K."""
+        parts = cast(ScalarStart, self.start), cast(ScalarTransition, self.transition)
+        return parts[0].table, parts[1].table, cast(ScalarEmission, self.emission).table
 
     @torch.no_grad()
     def plain(self) -> HMM:
@@ -108,7 +121,7 @@ class HMM(Questions):
         """The same distributions as a dense HMM of scalar parameters, all pairs of states at once."""
         tables = self.tables()
         model = HMM(HMMConfig(self.config.vocab_size, self.config.states), seed=0).to(tables.start_S)
-        model.set_tables(*tables)
+        model._take_logits(tables.start_S.log(), tables.transition_SS.log(), tables.emission_SV.T.log())
         return model
 
     def _check_pairs(self, why: str) -> None:

@@ -14,7 +14,7 @@ from trellis.inference.brief import brief
 from trellis.inference.chain import check_lengths
 from trellis.inference.forward import possible
 from trellis.models import generation
-from trellis.models.asking import Asked
+from trellis.models.asking import Asked, state_of_rows
 from trellis.models.chains import chain_of
 from trellis.models.distributions import Distributions
 from trellis.models.filling import Filled, fill
@@ -152,7 +152,10 @@ class Questions(Distributions):
         generator: torch.Generator | None = None,
     ) -> Samples:
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
-        lengths_B = torch.full((batch,), length, device=self.device)
+        lengths_B, state = (
+            torch.full((batch,), length, device=self.device),
+            state_of_rows(state, batch, self.state_width),
+        )
         memory = None
         if self.memory is not None:
             memory = generation.Memory(Remembered.of(self, state, batch).words_BM.clone(), self._after)
