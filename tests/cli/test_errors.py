@@ -71,6 +71,7 @@ def files(folder):
         ["evaluate", "model", "FILE"],
         ["score", "model", "FILE"],
         ["decode", "model", "FILE"],
+        ["fill", "model", "FILE"],
         ["inspect", "model", "--corpus", "FILE"],
     ],
     ids=lambda arguments: " ".join(arguments)[:60],
@@ -129,10 +130,10 @@ def test_ids_of_another_tokenizer(refused, model, capsys):
 # models
 
 
-@pytest.mark.parametrize("command", ["evaluate", "score", "decode", "sample", "inspect"])
+@pytest.mark.parametrize("command", ["evaluate", "score", "decode", "fill", "sample", "inspect"])
 def test_no_model_there(refused, place, command):
     (place / "empty").mkdir()
-    extra = ["text.txt"] if command in ("evaluate", "score", "decode") else []
+    extra = ["text.txt"] if command in ("evaluate", "score", "decode", "fill") else []
     assert "there is no model nowhere" in refused(command, "nowhere", *extra)
     assert "config.json" in refused(command, "empty", *extra)
     assert "config.json" in refused(command, "text.txt", *extra)

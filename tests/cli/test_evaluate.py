@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from trellis import HMM, evaluate, open_corpus, prepare
+from trellis import HMM, HMMConfig, evaluate, open_corpus, prepare
 
 from .commands import call, done, records, rows
 
 
-@pytest.mark.parametrize("protocol", ["stream", "streams", "windows"])
+@pytest.mark.parametrize("protocol", ["stream", "streams", "windows", "sequences"])
 def test_evaluate_says_what_the_library_says(capsys, run, model, tokenizer, place, protocol):
     found = json.loads(done(capsys, "evaluate", run, place / "test.txt", "--protocol", protocol, "--json"))
     truth = evaluate(model, prepare(open_corpus(place / "test.txt"), tokenizer), protocol)
@@ -37,7 +37,7 @@ def test_evaluate_shows_all_figures(capsys, run):
 
 
 def test_evaluate_names_the_impossible_token(capsys, place, tokenizer, model, tmp_path):
-    hmm = HMM(model.config)
+    hmm = HMM(HMMConfig(model.config.vocab_size, model.config.states))
     start_S, transition_SS, emission_SV = model.tables()
     emission_SV = emission_SV.clone()
     emission_SV[:, tokenizer.id("seeds")] = 0.0

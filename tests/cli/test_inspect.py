@@ -2,9 +2,10 @@
 
 import json
 
+from trellis import HMM, HMMConfig
 from trellis.inspection import inspect_states, stationary
 
-from .commands import done
+from .commands import call, done
 
 
 def test_inspect_says_what_the_library_says(capsys, run, model, tokenizer):
@@ -19,3 +20,14 @@ def test_inspect_on_a_corpus(capsys, run, place):
     out = done(capsys, "inspect", run, "--corpus", place / "valid.txt", "--distinct")
     assert "posterior over valid.txt" in " ".join(out.split())
     assert "dead" in out
+
+
+def test_a_model_without_tables_wants_a_text(capsys, place, tokenizer, tmp_path):
+    parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 4}
+    model = HMM(HMMConfig(tokenizer.vocab_size, 6, memory=1, **parts), seed=0)
+    model.save_pretrained(tmp_path / "m", tokenizer)
+    code, _, err = call(capsys, "inspect", tmp_path / "m")
+    assert code == 2
+    assert "measure usage on a text instead, with --corpus" in err
+    found = json.loads(done(capsys, "inspect", tmp_path / "m", "--corpus", place / "valid.txt", "--json"))
+    assert found["total"] == 6

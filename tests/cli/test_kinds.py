@@ -49,7 +49,7 @@ def test_it_learns_and_is_measured_as_the_library_says(run, place, capsys):
 
 
 def test_lines_are_scored_in_one_go_and_one_by_one(run, capsys):
-    assert main(["score", str(run), "valid.txt", "--json"]) == 0
+    assert main(["score", str(run), "valid.txt", "--json", "--no-bos"]) == 0
     alone = [json.loads(line)["log_prob"] for line in capsys.readouterr().out.splitlines()]
     assert main(["score", str(run), "valid.txt", "--json", "--carry"]) == 0
     carried = [json.loads(line)["log_prob"] for line in capsys.readouterr().out.splitlines()]
@@ -68,9 +68,9 @@ def test_the_saved_config_goes_on(run, capsys):
     assert "inspect" not in said
 
 
-@pytest.mark.parametrize("command", ["decode", "sample", "inspect"])
+@pytest.mark.parametrize("command", ["decode", "fill", "sample", "inspect"])
 def test_questions_about_states_are_refused(run, command, capsys):
-    assert main([command, str(run), *(["valid.txt"] if command == "decode" else [])]) == 2
+    assert main([command, str(run), *(["valid.txt"] if command in ("decode", "fill") else [])]) == 2
     about = json.loads((run / "best" / "config.json").read_text())
     kind = about.get("trellis", about)["model_type"].removeprefix("trellis_")
     assert f"of kind {kind}, which cannot say this: give an HMM" in capsys.readouterr().err

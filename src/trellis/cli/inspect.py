@@ -11,10 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from trellis.cli.terminal import DataDir, Device, Json, Model, Split, Threads, console, load, print_json
-from trellis.progress import waiting
+from trellis.errors import TrellisError
+from trellis.progress import counted, waiting
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trellis.inspection import Inspection, Likely
+    from trellis.models import HMM
     from trellis.text import Tokenizer
 
 EXAMPLE = "Example:\n\ntrellis inspect runs/ptb-512 --states 20 --corpus ptb --split valid"
@@ -41,7 +45,7 @@ def run(
 
     Usage is the expected share of tokens a state emits. A dead one emits less than a hundredth of an equal share.
     """
-    from trellis.inspection import explained, inspect_states, stationary
+    from trellis.inspection import explained, inspect_states
     from trellis.text.sources import evaluation_ids
 
     loaded = load(model, device)
@@ -50,13 +54,24 @@ def run(
         ids = evaluation_ids(loaded.tokenizer, corpus, split, data_dir)
         usage_S, source = explained(hmm, ids), f"posterior over {ids.meta.corpus}"
     else:
-        with waiting("finding the long run"):
-            usage_S, source = stationary(hmm.tables()), "the model's long run"
+        usage_S, source = _long_run(hmm), "the model's long run"
     found = inspect_states(hmm, usage_S, words=words, distinct=distinct)
     if json:
         print_json(_as_dict(found, states, source, loaded.tokenizer))
     else:
         _print(found, states, source, loaded.tokenizer)
+
+
+def _long_run(hmm: HMM) -> Tensor:
+    """The share of time in each state, which needs all pairs of states at once."""
+    from trellis.inspection import stationary
+
+    try:
+        with waiting("finding the long run"):
+            return stationary(hmm.tables())
+    except TrellisError as error:
+        reason = str(error).partition(":")[0]
+        raise TrellisError(f"{reason}: measure usage on a text instead, with --corpus NAME or FILE.") from None
 
 
 def _as_dict(found: Inspection, count: int, source: str, tokenizer: Tokenizer) -> dict[str, object]:
@@ -87,7 +102,7 @@ def _print(found: Inspection, count: int, source: str, tokenizer: Tokenizer) -> 
     out.print(table)
     total = len(found.states)
     out.print(
-        f"{total:,} states, as varied as {found.effective:,.1f} equally used ones; {found.dead:,} dead "
+        f"{counted(total, 'state')}, as varied as {found.effective:,.1f} equally used ones; {found.dead:,} dead "
         f"(usage under {found.threshold:.2g}, a hundredth of an equal share)."
     )
     out.print(f"Usage: expected share of tokens, from {source}.")
