@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import rates, smoke
-from experiments.recipes import HERE, Recipe, budget_of, chosen, settings_of, studies, study, unlike
+from experiments.again import beside, comparison
+from experiments.recipes import HERE, Recipe, budget_of, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
-from experiments.results import value
+from experiments.results import all_names, value
 from experiments.running import Place, check_code, default_place, state_of, train
+from experiments.seeds import base, chosen, named, spread
 from trellis import TrellisError
 from trellis.config import load
 from trellis.evaluation import perplexity_of
@@ -49,46 +51,75 @@ def _run(
     data_dir: DataDir = None,
     runs: Runs = None,
     threads: Annotated[int, typer.Option(min=1, help="Processor threads of each run.")] = 2,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="SEEDS", help="How many, as 3, or which, as 42,52,62. (default: those of the study)"),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make recorded runs once more, and compare; records stay as they are.")
+    ] = False,
 ) -> None:
     """Train what is missing of a study, and record each run as it finishes.
 
-    Finished runs are skipped, interrupted ones go on. Ctrl-C stops after the current update.
+    Finished runs are skipped, interrupted ones go on. Ctrl-C stops after the current update. With --again, runs and
+    their results go to a folder `again` among the runs; delete it, or choose another --runs, to make them yet again.
     """
     torch.set_num_threads(threads)  # for measuring; runs are told
     place = _place(budget, runs, data_dir, threads)
-    recipes = chosen(study(name)(place.budget), only)
-    if place.budget != "smoke":
+    recipes = spread(chosen(study(name)(place.budget), only), seeds)
+    if place.budget != "smoke" and not again:
         commit_of(ROOT)  # refuse now what could not be recorded later
     if place.budget == "smoke" and data_dir is None:
         smoke.write_texts(place.runs / "data")
         if name.startswith("lee."):
             smoke.write_teacher(place.runs / "data")
-    ends = [_finish(recipe, name, place) for recipe in recipes]
+    records = place if again else None
+    ends = [_finish(recipe, name, beside(place) if again else place, records) for recipe in recipes]
     if not all(ends):
         raise typer.Exit(1)
 
 
-def _finish(recipe: Recipe, name: str, place: Place) -> bool:
-    """Bring one run, and first those that it needs, to its record; whether it got there."""
-    if not all(_finish(one, name, place) for one in recipe.needs):
+def _finish(recipe: Recipe, name: str, place: Place, records: Place | None = None) -> bool:
+    """Bring one run, and first those that it needs, to its record; whether it got there.
+
+    One that is made again is set beside its `records`, whose learning rates it has.
+    """
+    if not all(_finish(one, name, place, records) for one in recipe.needs):
         return False
-    if rates.unsearched(recipe, place):
+    known = records if records and not rates.unsearched(recipe, records) else place
+    if rates.unsearched(recipe, known):
         assert recipe.grid is not None
         say(f"{recipe.name}: searching a learning rate")
         if not _went_well(f"search for {recipe.name}", rates.search(recipe.grid, place)):
             return False
-    recipe = rates.settled(recipe, place)
+    recipe = rates.settled(recipe, known)
     state = state_of(recipe, place)
-    say(f"{recipe.name}: {state}{', skipped' if state == 'recorded' else ''}")
-    if state == "recorded":
-        return True
+    say(f"{recipe.name}: {_announced(state, recipe, place, records)}")
+    if state != "recorded" and not _make(recipe, name, place, again=records is not None):
+        return False
+    if records:
+        say(comparison(recipe, place, records))
+    return True
+
+
+def _announced(state: str, recipe: Recipe, place: Place, records: Place | None) -> str:
+    """How far a run is, and if nothing is left to do, what would make it run."""
+    if state != "recorded":
+        return state
+    if records is None:
+        return "recorded, skipped; --again makes it once more"
+    return f"made again already, skipped; delete {place.runs / recipe.name} and {place.result(recipe.name)} for another"
+
+
+def _make(recipe: Recipe, name: str, place: Place, again: bool) -> bool:
+    """Train a run to its end and write its result; whether that went well."""
     command = f"python -m experiments run {name} --budget {place.budget} --only {recipe.name}"
     try:
-        if place.budget != "smoke":
+        if place.budget != "smoke" and not again:
             check_code(recipe.name, commit_of(ROOT), place)
         if not _went_well(recipe.name, train(recipe.name, recipe.config, place)):
             return False
-        _record_run(place.runs / recipe.name, recipe.name, place, command)
+        _record_run(place.runs / recipe.name, recipe.name, place, command, again=again)
     except TrellisError as error:
         say(f"{recipe.name}: not recorded, {error}")
         return False
@@ -105,12 +136,22 @@ def _went_well(name: str, end: str) -> bool:
     return end == "finished"
 
 
-def _record_run(run: Path, name: str, place: Place, command: str, code: Path = ROOT) -> None:
-    commit = "none: a smoke test" if place.budget == "smoke" else commit_of(code, run)
-    command += f" --data-dir DATA --threads {place.threads}"
-    tested = any(recipe.name == name for one in TESTED for recipe in study(one)(place.budget))
+def _record_run(run: Path, name: str, place: Place, command: str, code: Path = ROOT, *, again: bool = False) -> None:
+    commit = "none: a smoke test" if place.budget == "smoke" else _commit(code, run, again)
+    command += f"{' --again' if again else ''} --data-dir DATA --threads {place.threads}"
+    tested = any(base(recipe.name) == base(name) for one in TESTED for recipe in study(one)(place.budget))
     path = place.result(name)
     say(f"{record(run, path, command=command, threads=place.threads, commit=commit, tested=tested)}")
+
+
+def _commit(code: Path, run: Path, again: bool) -> str:
+    """The commit that made a run; one that is only compared with a record needs none."""
+    try:
+        return commit_of(code, run)
+    except TrellisError:
+        if not again:
+            raise
+        return "none"
 
 
 @app.command("record", cls=Command)
@@ -141,9 +182,8 @@ def _record(
 def _find(name: str, place: Place) -> tuple[str, Recipe]:
     """A recipe by the run's name, and the first study it is in."""
     for where, one in studies().items():
-        for recipe in one(place.budget):
-            if recipe.name == name:
-                return where, rates.settled(recipe, place)
+        if (recipe := named(one(place.budget), name)) is not None:
+            return where, rates.settled(recipe, place)
     raise TrellisError(f"no study has a run '{name}' at this budget: see python -m experiments status.")
 
 
@@ -158,11 +198,18 @@ def _status(
     table = Table("study", "run", "state", "valid", "time", box=None, pad_edge=False)
     for where, one in studies().items():
         if name in (None, where):
-            for recipe in one(place.budget):
+            for recipe in _with_further_seeds(one(place.budget), place):
                 recipe = rates.settled(recipe, place)
                 table.add_row(where, recipe.name, *_progress(recipe, place))
     study(name or "chiu.table1")  # an unknown one is refused
     Console(highlight=False).print(table)
+
+
+def _with_further_seeds(recipes: list[Recipe], place: Place) -> list[Recipe]:
+    """A study's recipes, and those begun from seeds that no study asks for."""
+    begun = {path.stem for path in [*place.runs.glob("*-s*"), *place.results.glob("*-s*.json")]}
+    further = (named(recipes, name) for name in sorted(begun - all_names(place.budget)))
+    return [*recipes, *(recipe for recipe in further if recipe is not None)]
 
 
 def _progress(recipe: Recipe, place: Place) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from experiments.budgets import WIKITEXT_EPOCHS, published, shipped, sweep, tiny, very_large
-from experiments.recipes import Budget, Grid, Recipe, Study
+from experiments.recipes import Budget, Grid, Recipe, Study, run_name
 from trellis.config import ANY_VOCABULARY, RunConfig
 from trellis.models.feed_forward import FeedForwardConfig
 from trellis.models.hmm_config import HMMConfig
@@ -28,7 +28,8 @@ def table1(budget: Budget) -> list[Recipe]:
     for text, corpus in CORPORA.items():
         runs = _published_models(corpus) if budget == "paper" else _laptop_models(corpus)
         for (label, name), config in runs.items():
-            found = Recipe(f"{corpus}-{name}", f"{text}, {label}", tiny(config) if budget == "smoke" else config)
+            config = tiny(config) if budget == "smoke" else config
+            found = Recipe(run_name(budget, corpus, name), f"{text}, {label}", config)
             rows.append(found if name != "vl-hmm" else _very_large(budget, corpus, found))
     return rows
 
@@ -43,7 +44,7 @@ def _very_large(budget: Budget, corpus: str, recipe: Recipe) -> Recipe:
     short = dataclasses.replace(recipe.config, model=very_large(budget, 2**13, flat=False), training=training)
     if budget == "smoke":
         short = tiny(short)
-    return dataclasses.replace(recipe, grid=Grid("wikitext-2-vl-hmm", short, (0.003, 0.01)))
+    return dataclasses.replace(recipe, grid=Grid(run_name(budget, "wikitext-2-vl-hmm"), short, (0.003, 0.01)))
 
 
 def _laptop_models(corpus: str) -> dict[tuple[str, str], RunConfig]:
@@ -125,7 +126,7 @@ def table2(budget: Budget) -> list[Recipe]:
     if budget != "paper":
         short = dataclasses.replace(scalar.config, training=dataclasses.replace(scalar.config.training, epochs=1))
         rates = SCALAR_RATES if budget == "laptop" else SCALAR_RATES[1:]
-        scalar = dataclasses.replace(scalar, grid=Grid("ptb-scalar-blocks", short, rates))
+        scalar = dataclasses.replace(scalar, grid=Grid(run_name(budget, "ptb-scalar-blocks"), short, rates))
     return [
         _point(budget, "VL-HMM", states),
         scalar,
@@ -181,7 +182,7 @@ def _point(
     model = very_large(budget, states, blocks, flat=flat, **particular)
     config = published("ptb", model) if budget == "paper" else sweep(model)
     said = [SAID[value] for value in particular.values() if value in SAID]
-    name = "-".join(["ptb", "flat" if flat else "hierarchical", str(states), f"m{blocks}", *said])
+    name = run_name(budget, "ptb", "flat" if flat else "hierarchical", str(states), f"m{blocks}", *said)
     return Recipe(name, label, tiny(config) if budget == "smoke" else config)
 
 

@@ -66,12 +66,9 @@ def budget_of(name: str) -> Budget:
     raise TrellisError(f"there is no budget '{name}': {nearest(name, BUDGETS)}")
 
 
-def chosen(recipes: list[Recipe], only: str | None) -> list[Recipe]:
-    """All of them, or the one of that name."""
-    names = [recipe.name for recipe in recipes]
-    if only is not None and only not in names:
-        raise TrellisError(f"there is no run '{only}' in it: {nearest(only, names)}")
-    return [recipe for recipe in recipes if only in (None, recipe.name)]
+def run_name(budget: Budget, *parts: str) -> str:
+    """The name of a run of these parts; one that only shows that everything works says so."""
+    return "-".join([*(["smoke"] if budget == "smoke" else []), *parts])
 
 
 def with_rate(config: RunConfig, rate: float) -> RunConfig:

@@ -15,7 +15,7 @@ from experiments.claims import CLAIMS
 from experiments.lee.page import page as lee_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
-from experiments.tables import table
+from experiments.tables import table, three, with_spread
 from trellis import TrellisError
 
 HEAD = """# Results
@@ -42,6 +42,11 @@ That takes seconds and shows that everything works. `--budget laptop --data-dir 
 two cores, and `--budget paper` those of the paper with its settings. Finished runs are skipped and interrupted ones go
 on; `--only NAME` makes one run. Each is recorded as it finishes, if the code is committed and was not changed
 meanwhile: give long studies a checkout of their own.
+
+What is recorded here is skipped. `--again` makes such runs once more, into a folder `again` beside the other runs, and
+prints the recorded figure beside the new one; records stay as they are. `--seeds 3`, or `--seeds 42,52,62`, makes every
+run of a study from several seeds. Where a row below has several, it says how many, and has their mean, with the
+lowest and the highest in brackets.
 """
 LAPTOP = f"""Budget *laptop*: hierarchical transitions unless it says flat; embeddings start at 1/√width; 32 streams of
 64 tokens a batch; AdamW at 0.01, or a rate of `experiments/rates.yaml`, with cosine decay. Everything but Table 1 is a
@@ -112,12 +117,23 @@ def _study(study: str, results: Results, rows: list[dict[str, Any]], folder: Pat
 
 
 def _row(study: str, label: str, results: Results, theirs: Rows, columns: tuple[What, ...]) -> list[str]:
-    run, row = results.row(study, label), theirs.get(label, {})
-    ours = [_number(column, results.value(study, label, column)) for column in columns]
+    runs, row = [run for run in results.rows(study, label) if run is not None], theirs.get(label, {})
+    ours = [_ours(column, [value(run, column) for run in runs]) for column in columns]
     if study == "chiu.table1":
-        ours.append("" if run is None else f"{run['evaluation']['test']['streams']['perplexity']:.1f}")
-    cost = ["", ""] if run is None else [f"{_epochs(run):g}", f"{run['seconds'] / 60:.0f}"]
-    return [label, *ours, *cost, *(_printed(column, row.get(column)) for column in columns)]
+        streams = (run["evaluation"]["test"]["streams"]["perplexity"] for run in runs)
+        ours.append(with_spread(streams, lambda number: _number("test", number)))
+    minutes = three(run["seconds"] / 60 for run in runs)
+    cost = ["", ""] if minutes is None else [f"{_epochs(runs[0]):g}", f"{minutes[0]:.0f}"]
+    said = f"{label}, {len(runs)} seeds" if len(runs) > 1 else label
+    return [said, *ours, *cost, *(_printed(column, row.get(column)) for column in columns)]
+
+
+def _ours(what: What, numbers: list[float | None]) -> str:
+    """A column of a row's seeds; those that seeds do not move have no spread."""
+    if what in ("parameters", "milliseconds"):
+        found = three(numbers)
+        return _number(what, found and found[0])
+    return with_spread(numbers, lambda number: _number(what, number))
 
 
 def _epochs(run: Result) -> float:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from experiments.layouts import as_typed_today, in_this_layout
 from experiments.recipes import BUDGETS, Budget, Recipe, studies
+from experiments.seeds import base
+from experiments.tables import three
 
 What = Literal["valid", "test", "train", "parameters", "milliseconds"]
 Result = dict[str, Any]
@@ -23,30 +25,39 @@ class Results:
     runs: dict[str, Result]
 
     def row(self, study: str, label: str) -> Result | None:
-        """The run behind a row of a table, if it was recorded."""
-        return self.runs.get(names(study, self.budget)[label].name)
+        """The run behind a row of a table, if it was recorded; the first, if there are several seeds."""
+        return next((run for run in self.rows(study, label) if run is not None), None)
 
     def labels(self, study: str) -> list[str]:
         """The rows of a study, each once however many seeds it has."""
         return list(dict.fromkeys(recipe.label for recipe in _recipes(study, self.budget)))
 
     def rows(self, study: str, label: str) -> list[Result | None]:
-        """The runs behind a row, one a seed; None of those not recorded."""
-        return [self.runs.get(recipe.name) for recipe in _recipes(study, self.budget) if recipe.label == label]
+        """The runs behind a row, one a seed, those that the study does not ask for last; None of those not recorded."""
+        found = [recipe.name for recipe in _recipes(study, self.budget) if recipe.label == label]
+        bases = {base(name) for name in found}
+        more = [name for name in self.runs if base(name) in bases and name not in all_names(self.budget)]
+        return [self.runs.get(name) for name in [*found, *more]]
 
     def values(self, study: str, label: str, what: What) -> list[float | None]:
         """One figure of every seed of a row; None of those not recorded."""
         return [None if one is None else value(one, what) for one in self.rows(study, label)]
 
     def value(self, study: str, label: str, what: What) -> float | None:
-        """One figure of that run."""
-        found = self.row(study, label)
-        return None if found is None else value(found, what)
+        """One figure of a row: the mean of its seeds."""
+        found = three(self.values(study, label, what))
+        return found and found[0]
 
 
 @functools.cache
 def _recipes(study: str, budget: Budget) -> list[Recipe]:
     return studies()[study](budget)
+
+
+@functools.cache
+def all_names(budget: Budget) -> frozenset[str]:
+    """The runs of all studies: a seed that one of them asks for is no further seed of another's row."""
+    return frozenset(recipe.name for study in studies() for recipe in _recipes(study, budget))
 
 
 @functools.cache

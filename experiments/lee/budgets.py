@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.budgets import CONFIGS
-from experiments.recipes import Budget, Grid, Recipe
+from experiments.recipes import Budget, Grid, Recipe, run_name
 from trellis.config import ANY_VOCABULARY, RunConfig, load
 from trellis.distillation import DistillSettings
 from trellis.models.hmm_config import HMMConfig
@@ -84,7 +84,8 @@ def language_model(budget: Budget, tokens: int) -> Recipe:
     shape = {"width": 8, "layers": 1, "heads": 1, "context": 8} if budget == "smoke" else {}
     training = dataclasses.replace(config.training, lr=LANGUAGE_MODEL_RATE, seed=SEEDS[0])
     config = dataclasses.replace(config, model=TransformerLMConfig(ANY_VOCABULARY, **shape), training=training)
-    return Recipe(f"openmix-language-model-{_short(tokens)}", f"language model, {tokens / 1e6:g}M tokens", config)
+    name = run_name(budget, "openmix-language-model", _short(tokens))
+    return Recipe(name, f"language model, {tokens / 1e6:g}M tokens", config)
 
 
 def distilled(budget: Budget, teacher: str, **changes: Any) -> DistillSettings:
@@ -116,7 +117,7 @@ def learn(
     distill = distilled(budget, teacher) if teacher else distill
     training = dataclasses.replace(config.training, seed=seed, init="random" if distill is None else "distill")
     said = [f"openmix-{shape}", *_said(model), *_taught(budget, distill), *([] if tokens == -1 else ["all"])]
-    name = "-".join([*said, *([] if lr is None else [f"lr{lr:g}"]), str(states), f"s{seed}"])
+    name = run_name(budget, *said, *([] if lr is None else [f"lr{lr:g}"]), str(states), f"s{seed}")
     config = dataclasses.replace(config, training=training, distill=distill or DistillSettings())
     if lr is not None:
         training = dataclasses.replace(training, lr=lr)
@@ -160,7 +161,7 @@ def _grid(budget: Budget, shape: str, changes: dict[str, Any]) -> Grid:
         network["network"] = f"random:{CHECKPOINT}" if changes["network"].startswith("random:") else CHECKPOINT
     config = _config(budget, searched, SHAPES[searched].states, SEARCHED[budget], network)
     training = dataclasses.replace(config.training, seed=SEEDS[0])
-    name = "-".join([f"openmix-{searched}", *_said(network)])
+    name = run_name(budget, f"openmix-{searched}", *_said(network))
     whole = _config(budget, searched, SHAPES[searched].states, TOKENS[budget], network)
     around = Recipe(f"{name}-{SHAPES[searched].states}-s{SEEDS[0]}", "", dataclasses.replace(whole, training=training))
     rates = RATES if budget != "smoke" else RATES[:2]

@@ -12,7 +12,7 @@ from experiments.lee.claims import CLAIMS
 from experiments.lee.figures import draw
 from experiments.recipes import Budget
 from experiments.results import Result, Results
-from experiments.tables import table
+from experiments.tables import table, three
 
 TITLES = {
     "lee.table1": "Table 1: linear and neural reparameterisation",
@@ -90,10 +90,8 @@ def _row(study: str, label: str, results: Results, theirs: dict[str, dict[str, A
 
 def _three(results: Results, study: str, label: str, what: Any) -> list[str]:
     """Mean, lowest and highest of a row's seeds."""
-    numbers = [number for number in results.values(study, label, what) if number is not None]
-    if not numbers:
-        return ["", "", ""]
-    return [f"{number:.1f}" for number in (statistics.fmean(numbers), min(numbers), max(numbers))]
+    found = three(results.values(study, label, what))
+    return ["", "", ""] if found is None else [f"{number:.1f}" for number in found]
 
 
 def _minutes(runs: list[Result]) -> float:

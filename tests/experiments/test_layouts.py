@@ -8,6 +8,7 @@ from experiments import rates, results
 from experiments.layouts import as_typed_today, in_this_layout
 from experiments.recipes import HERE, settings_of, studies, unlike
 from experiments.running import default_place, state_of
+from experiments.seeds import named
 from trellis.config import as_dict, load
 from trellis.configs import shipped
 
@@ -22,11 +23,11 @@ LEARNT = {"start": "low_rank", "emission": "low_rank", "bias": True, "width": 16
 
 def test_every_recorded_run_of_a_study_is_still_its_point(tmp_path):
     place = default_place("laptop", tmp_path)
-    recipes = {recipe.name: recipe for one in studies().values() for recipe in one("laptop")}
+    recipes = [recipe for one in studies().values() for recipe in one("laptop")]
     recorded = {path.stem for path in RECORDED if path.parent.name == "laptop"}
     assert len(recorded) >= 25
     for name in recorded:
-        assert state_of(rates.settled(recipes[name], place), place) == "recorded", name
+        assert state_of(rates.settled(named(recipes, name), place), place) == "recorded", name
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)

@@ -10,6 +10,7 @@ from experiments.claims import CLAIMS, SAME
 from experiments.recipes import HERE, settings_of, studies
 from experiments.report import report
 from experiments.results import Results, names
+from experiments.seeds import seeded
 from trellis import TrellisError
 
 PUBLISHED = yaml.safe_load((HERE / "published.yaml").read_text(encoding="utf-8"))
@@ -132,6 +133,33 @@ def test_a_row_has_our_figures_and_theirs(found, tmp_path):
     for picture in ("table1", "figure3", "figure4"):
         assert f"](results/{picture}-laptop.png)" in page
         assert (tmp_path / "docs" / "results" / f"{picture}-laptop.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_of_several_seeds_has_their_mean_lowest_and_highest(found, tmp_path):
+    for study, label, numbers in (
+        ("chiu.table1", "PTB, VL-HMM 2^15", {10: 127.0, 20: 120.0}),  # beside 125 of the recipe's own seed
+        ("chiu.table2", "VL-HMM", {10: 137.0}),  # a point of Figure 3 too, with 136
+    ):
+        recipe = names(study, "laptop")[label]
+        for seed, valid in numbers.items():
+            other = seeded(recipe, seed)
+            found[other.name] = result(other, valid, seconds=1200.0)
+    page = page_of(tmp_path, found)
+    ours = ["7.2M", "124.0 (120.0–127.0)", "111.6 (108.0–114.3)", "112.1 (108.5–114.8)", "16", "17"]
+    assert f"| PTB, VL-HMM 2^15, 3 seeds | {' | '.join(ours)} |" in page
+    assert "| VL-HMM, 2 seeds | 7.2M | 68.2 (68.0–68.5) | 136.5 (136.0–137.0) | 40 | 4 | 15 |" in page
+    assert "| hierarchical, 2^13, 2 seeds | 136.5 (136.0–137.0) |" in page
+    assert "hierarchical, 2^13 136.5" in page  # claims rest on the mean
+    assert "| PTB, 2x256 LSTM | 7.2M |" in page  # one seed has no spread
+
+
+def test_a_seed_that_another_study_asks_for_is_no_further_seed():
+    table, figure = names("lee.table1", "laptop")["HMM"], names("lee.figure2", "laptop")["HMM"]
+    assert (table.name, figure.name) == ("openmix-scalar-512-s62", "openmix-scalar-512-s42")
+    runs = {name: result(figure, 100.0) for name in (table.name, figure.name, "openmix-scalar-512-s72")}
+    results = Results("laptop", runs)
+    assert len([run for run in results.rows("lee.figure2", "HMM") if run]) == 2
+    assert len([run for run in results.rows("lee.table1", "HMM") if run]) == 3
 
 
 def test_nothing_is_drawn_where_nothing_was_measured(tmp_path):

@@ -70,10 +70,10 @@ def test_every_run_is_recorded_whole(runs):
 
 def test_a_row_of_table_1_is_tested_too(tmp_path):
     said, code = give(
-        "run", "chiu.table1", "--budget", "smoke", "--only", "ptb-kneser-ney", "--runs", tmp_path, "--threads", 1
+        "run", "chiu.table1", "--budget", "smoke", "--only", "smoke-ptb-kneser-ney", "--runs", tmp_path, "--threads", 1
     )
     assert code == 0, said
-    measured = results(tmp_path)["ptb-kneser-ney"]["evaluation"]
+    measured = results(tmp_path)["smoke-ptb-kneser-ney"]["evaluation"]
     assert {split: set(protocols) for split, protocols in measured.items()} == {
         "train": {"streams"},
         "valid": {"stream", "streams"},
@@ -90,7 +90,7 @@ def test_dropout_and_parameters_are_what_the_rows_say(runs):
 
 
 def test_the_rate_was_searched_on_validation_text_and_used(runs):
-    found = yaml.safe_load((runs / "rates.yaml").read_text())["smoke"]["ptb-scalar-blocks"]
+    found = yaml.safe_load((runs / "rates.yaml").read_text())["smoke"]["smoke-ptb-scalar-blocks"]
     recipe = table2("smoke")[1]
     assert set(found["valid"]) == set(recipe.grid.rates)
     assert found["valid"][found["rate"]] == min(found["valid"].values())
@@ -111,7 +111,7 @@ def test_status_tells_recorded_from_missing_running_and_outdated(runs):
     assert said.count("recorded") == 3
     said, _ = give("status", "chiu.table4", "--budget", "smoke", "--runs", runs)
     assert re.search(r"m128-factored +missing", said)
-    with one_at_a_time(runs / "ptb-hierarchical-8192-m128-factored"):
+    with one_at_a_time(runs / "smoke-ptb-hierarchical-8192-m128-factored"):
         said, _ = give("status", "chiu.table4", "--budget", "smoke", "--runs", runs)
     assert re.search(r"m128-factored +running", said)
     recipe = table2("smoke")[0]
