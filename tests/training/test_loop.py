@@ -1,9 +1,11 @@
+import dataclasses
 import itertools
 import json
 import math
 import os
 import shutil
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -448,3 +450,43 @@ def test_a_model_that_counts_is_measured_and_kept(batching, tmp_path):
     assert again == found
     with pytest.raises(TrellisError, match="Baum–Welch is for kind hmm, not kneser_ney"):
         run(tmp_path / "other", settings(method="baum_welch"), make=count_text(tmp_path))
+
+
+def test_passes_of_baum_welch_stop_when_they_gain_too_little(tmp_path):
+    told = settings(method="baum_welch", full_batch=True, epochs=60.0, smoothing=0.0)
+    run(tmp_path / "all", told)
+    losses = [line["loss"] for line in diary(tmp_path / "all") if "loss" in line]
+    tolerance = (losses[5] - losses[6]) * 1.0001
+    run(tmp_path / "some", dataclasses.replace(told, tolerance=tolerance))
+    kept = [line["loss"] for line in diary(tmp_path / "some") if "loss" in line]
+    gains = [before - after for before, after in itertools.pairwise(losses)]
+    assert len(kept) == 2 + next(number for number, gain in enumerate(gains) if gain < tolerance) < len(losses)
+    assert kept == pytest.approx(losses[: len(kept)])
+    run(tmp_path / "some", dataclasses.replace(told, tolerance=tolerance), resume=True)
+    assert len([line for line in diary(tmp_path / "some") if "loss" in line]) == len(kept), "it is finished"
+
+
+def test_time_on_validation_text_is_told_apart_and_adds_up_over_sessions(at_update, tmp_path):
+    chosen = settings(validations=4)
+    began = time.monotonic()
+    whole = run(tmp_path / "whole", chosen)
+    assert whole.validating > 0
+    assert whole.seconds + whole.validating < time.monotonic() - began
+    at_update(5, ask_to_stop())
+    with pytest.raises(Stopped):
+        run(tmp_path / "parts", chosen)
+    (checkpoint,) = checkpoints.found(tmp_path / "parts" / "run")[-1:]
+    earlier = json.loads((checkpoint / "place.json").read_text())["validating"]
+    at_update(10**6, lambda *_: None)
+    assert run(tmp_path / "parts", chosen, resume=True).validating > earlier > 0
+
+
+def test_validation_shows_how_far_it_is(tmp_path, monkeypatch):
+    seen = []
+
+    def advance(bar, amount=1, status=None):
+        seen.append(status)
+
+    monkeypatch.setattr(loop.Progress, "advance", advance)
+    loop.train(make_model, WORDS, text(tmp_path), text(tmp_path, 8, seed=1), settings(epochs=0.5), tmp_path / "run")
+    assert any(status and status.startswith("validating 100%, perplexity") for status in seen)
