@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trellis.errors import TrellisError as TrellisError
     from trellis.estimator import CategoricalHMM as CategoricalHMM
     from trellis.evaluation import evaluate as evaluate
+    from trellis.fitting import Fitted as Fitted
+    from trellis.fitting import fit as fit
     from trellis.models import HMM as HMM
     from trellis.models import HMMConfig as HMMConfig
     from trellis.models import load_model as load_model
@@ -45,6 +47,7 @@ _NAMES = {
     "errors": ("TrellisError",),
     "estimator": ("CategoricalHMM",),
     "evaluation": ("evaluate",),
+    "fitting": ("Fitted", "fit"),
     "models": ("HMM", "HMMConfig", "load_model"),
     "text": ("WordTokenizer", "load_tokenizer", "open_corpus", "prepare"),
     "training": ("TrainingSettings", "train"),
@@ -53,7 +56,7 @@ _HOME = {name: home for home, names in _NAMES.items() for name in names}
 _NEEDS = {"CategoricalHMM": "sklearn"}  # names that an optional library makes
 # All names that can be had here: `from trellis import *` fetches every one of them.
 __all__ = [name for name in _HOME if name not in _NEEDS or importlib.util.find_spec(_NEEDS[name])]
-_ROOMS = ("inference", "models", "text", "training")
+_ROOMS = ("inference", "inspection", "models", "plots", "text", "training")
 
 
 def __getattr__(name: str) -> Any:
