@@ -19,10 +19,10 @@ def test_a_shipped_config_is_sound_and_says_how_it_is_run(name):
 
 
 def test_there_are_shipped_configs():
-    assert set(configs.names()) >= {"pydocs", "ptb-scalar", "ptb-low-rank", "lee"}
+    assert set(configs.names()) >= {"ptb-scalar", "ptb-low-rank", "lee"}
     assert configs.names() == sorted(configs.names())
 
 
-@pytest.mark.parametrize("name", ["", "ptb", "../pydocs", "pydocs.yaml", "configs/pydocs", "PYDOCS"])
+@pytest.mark.parametrize("name", ["", "ptb", "../lee", "lee.yaml", "configs/lee", "LEE"])
 def test_what_is_not_shipped_is_not_found(name):
     assert configs.shipped(name) is None
