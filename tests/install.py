@@ -18,8 +18,8 @@ PIP = ["-m", "pip", "--disable-pip-version-check"]
 NO_COMPILER = {"CC": "/nonexistent/cc", "CXX": "/nonexistent/c++"}
 
 
-def run(*command: object, folder: Path = ROOT, without: dict[str, str] | None = None) -> None:
-    """Run a command, or end with what it said."""
+def run(*command: object, folder: Path = ROOT, without: dict[str, str] | None = None) -> str:
+    """What a command says; if it fails, that is the end."""
     environment = {**os.environ, **(without or {})}
     environment.pop("PYTHONPATH", None)
     told = subprocess.run(
@@ -28,7 +28,7 @@ def run(*command: object, folder: Path = ROOT, without: dict[str, str] | None = 
     )  # fmt: skip
     if told.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\n{told.stdout}")
-    print(told.stdout, end="", flush=True)
+    return told.stdout
 
 
 def build(folder: Path) -> list[tuple[Path, dict[str, str]]]:
@@ -50,8 +50,8 @@ def check(python: str, archive: Path, without: dict[str, str]) -> None:
         run(python, "-m", "venv", Path(place) / "venv")
         run(inside, *PIP, "install", "--quiet", *TORCH)
         run(inside, *PIP, "install", "--quiet", archive, without=without)
-        print(f"{archive.name}{', no compiler' if without else ''}: ", end="", flush=True)
-        run(inside, ROOT / "tests" / "smoke.py", version, folder=Path(place), without=without)
+        said = run(inside, ROOT / "tests" / "smoke.py", version, folder=Path(place), without=without)
+        print(f"{archive.name}{', no compiler' if without else ''}: {said}", end="", flush=True)
 
 
 def main(pythons: list[str]) -> None:
