@@ -124,8 +124,9 @@ def test_real_datasets():
         recognise(datasets.DatasetDict({"train": data}))
 
 
-def test_a_corpus_is_running_text():
-    for corpus in (MemoryCorpus("x", ("a b", "c")), open_corpus("pydocs", "test")):
+def test_a_corpus_is_running_text(tmp_path):
+    (tmp_path / "x.txt").write_text("a b\nc\n")
+    for corpus in (MemoryCorpus("x", ("a b", "c")), open_corpus(tmp_path / "x.txt")):
         found = recognise(corpus)
         assert found.corpus is corpus
         assert found.running
@@ -139,7 +140,9 @@ def test_a_string_is_a_name_a_file_or_a_text(tmp_path):
     assert list(recognise(str(tmp_path / "x.txt")).corpus) == ["3 1", "2"]
     (tmp_path / "x.jsonl").write_text('{"text": "a b"}\n')
     assert list(recognise(str(tmp_path / "x.jsonl")).corpus) == ["a b"]
-    assert recognise("pydocs").corpus.name == "pydocs"
+    (tmp_path / "ptb").mkdir()
+    (tmp_path / "ptb" / "ptb.train.txt").write_text("a b\n")
+    assert recognise("ptb", data_dir=str(tmp_path)).corpus.name == "ptb"
     running = recognise("a text of some words\nand lines")
     assert (list(running.corpus), running.running) == (["a text of some words", "and lines"], True)
     with pytest.raises(TrellisError, match="no corpus or file called 'pydoc': did you mean 'pydocs'"):
