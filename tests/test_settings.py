@@ -1,10 +1,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from trellis.errors import TrellisError
-from trellis.settings import build, closest, likeness, nearest
+from trellis.settings import build, check, closest, likeness, nearest
 
 
 @dataclass(frozen=True)
@@ -119,3 +120,38 @@ def test_the_closest_is_alike_enough_or_none():
 def test_likeness_is_between_nothing_and_the_same():
     assert (likeness("abc", "abc"), likeness("abc", "xyz")) == (1.0, 0.0)
     assert 0 < likeness("lrr", "lr") < 1
+
+
+@dataclass(frozen=True)
+class Checked:
+    size: int = 1
+    rate: float | None = None
+    kind: Literal["small", "large"] = "small"
+    parts: list[int] = field(default_factory=list)
+    inner: Inner = Inner()
+
+    def __post_init__(self):
+        check(self, "here.")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"size": 1.5}, r"'here\.size' must be a whole number, not 1\.5"),
+        ({"size": True}, r"'here\.size' must be a whole number, not True"),
+        ({"rate": "fast"}, r"'here\.rate' must be a number, not 'fast'"),
+        ({"kind": "larg"}, r"'here\.kind' cannot be 'larg': did you mean 'large'"),
+        ({"parts": 3}, r"'here\.parts' must be a list, not 3"),
+        ({"parts": ["a"]}, r"'here\.parts' must be a whole number, not 'a'"),
+    ],
+)
+def test_settings_made_by_hand_are_checked_too(values, sentence):
+    with pytest.raises(TrellisError, match=sentence):
+        Checked(**values)
+
+
+def test_settings_made_by_hand_hold_what_would_be_read_from_a_file():
+    made = Checked(size=np.int16(3), rate=2, parts=(np.int64(1), 2))
+    assert made == Checked(3, 2.0, parts=[1, 2])
+    assert [type(made.size), type(made.rate), type(made.parts[0])] == [int, float, int]
+    assert Checked(inner=Inner(rate=0.5)).inner.rate == 0.5

@@ -15,6 +15,7 @@ from pathlib import Path
 from trellis.errors import TrellisError
 
 ANOTHER = "choose another folder"
+BEST = "best"  # in a run's folder: its best model so far, with its tokenizer
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk; a limit on file sizes counts too
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -48,9 +50,22 @@ def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
         raise TrellisError(f"the settings '{where.rstrip('.') or cls.__name__}' lack {missing}.") from None
 
 
+def check(settings: Any, where: str = "") -> None:
+    """Refuse settings made by hand that `build` would refuse, and take the numbers of other libraries as Python's.
+
+    For the `__post_init__` of a frozen dataclass: what can be made can then be written and built again.
+    """
+    types_of = typing.get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        fitted = _fit(types_of[field.name], getattr(settings, field.name), f"{where}{field.name}")
+        object.__setattr__(settings, field.name, fitted)
+
+
 def _fit(kind: Any, value: Any, name: str) -> Any:
     """The value as its declared type, or one sentence on why not."""
     if dataclasses.is_dataclass(kind):
+        if isinstance(value, typing.cast(type, kind)):
+            return value
         if not isinstance(value, Mapping):
             raise TrellisError(f"'{name}' must be a group of settings, not {value!r}.")
         return build(typing.cast(type, kind), value, f"{name}.")
@@ -82,6 +97,7 @@ def _fit_any(options: tuple[Any, ...], value: Any, name: str) -> Any:
 
 
 def _fit_plain(kind: type, value: Any, name: str) -> Any:
+    value = _pythons_own(value)
     if kind is float and type(value) in (int, str):  # YAML reads 1e-3 as a string
         try:
             value = float(value)
@@ -95,3 +111,14 @@ def _fit_plain(kind: type, value: Any, name: str) -> Any:
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise TrellisError(f"'{name}' must be {names[kind]}, not {value!r}.")
     return value
+
+
+def _pythons_own(value: Any) -> Any:
+    """A number of NumPy's or a path as what it stands for in a file of settings."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value) in (int, float, bool):
+        return value
+    if isinstance(value, numbers.Real):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return bool(value) if type(value).__name__ in ("bool", "bool_") else value  # NumPy's, which is no number there

@@ -1,11 +1,18 @@
+import tempfile
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trellis import TrellisError
-from trellis.models import HMM, HMMConfig
+from trellis.models import HMM, HMMConfig, load_model
 from trellis.models.hmm_config import LARGEST, budget_of
 from trellis.settings import build
 
-from .makers import KINDS, VOCABULARY
+from .makers import KINDS, VOCABULARY, random_ids
 
 NETWORK = {"vocab_size": 10, "emission": "low_rank", "encoder": "mlp"}
 BROWN = {"support": "brown", "states": 24, "blocks": 3, "width": 6}
@@ -59,6 +66,9 @@ BROWN = {"support": "brown", "states": 24, "blocks": 3, "width": 6}
 def test_bad_configurations_are_refused(settings, sentence):
     with pytest.raises(TrellisError, match=sentence):
         build(HMMConfig, settings)
+    if "vocab_size" in settings and not {"state", "rank"} & set(settings):  # whose name Python itself refuses
+        with pytest.raises(TrellisError, match=sentence):
+            HMMConfig(**settings)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +148,111 @@ def test_heads_are_of_32_unless_said_otherwise(width, heads, found):
 @pytest.mark.parametrize(("dropout", "kept"), [(0.0, 8), (0.5, 4), (0.3, 6), (0.9, 1)])
 def test_dropout_is_a_share_of_a_block(dropout, kept):
     assert HMMConfig(VOCABULARY, **BROWN, dropout=dropout).kept(8) == kept
+
+
+WRONG_KINDS = {
+    "emission": "mlp", "start": None, "encoder": 3, "support": None, "unclustered": 3, "skip": "inputs",
+    "inputs": "texts", "network": 4, "architecture": 4, "parameters": 2.5, "states": "4", "width": 2.5, "bias": 1,
+    "shared": "yes", "dropout": float("nan"), "init_scale": float("inf"), "heads": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_KINDS)
+def test_every_setting_is_checked_when_it_is_made(name):
+    """What was taken here could be saved, and no longer loaded."""
+    with pytest.raises(TrellisError, match=rf"'?model\.{name}'? (cannot|must) be .*not|'model\.{name}' cannot be"):
+        HMMConfig(10, **({"states": 4} | {name: WRONG_KINDS[name]}))
+
+
+def test_numbers_of_numpy_and_paths_are_what_they_stand_for():
+    config = HMMConfig(
+        np.int64(10), np.int32(4), support=Path("clusters.txt"), blocks=np.uint8(2), dropout=np.float32(0.5)
+    )
+    assert config == HMMConfig(10, 4, support="clusters.txt", blocks=2, dropout=0.5)
+    assert {type(getattr(config, name)) for name in ("vocab_size", "states", "blocks")} == {int}
+    assert (type(config.support), type(config.dropout)) == (str, float)
+    assert HMMConfig(10, 4, init_scale=1, bias=np.True_).init_scale == 1.0
+
+
+SUPPORTS = ["dense", "brown", "words", "uniform", "some/clusters.txt"]
+SETTINGS = {
+    "states": st.integers(1, 12) | st.integers(-1, 0),
+    "support": st.sampled_from(SUPPORTS),
+    "blocks": st.integers(1, 4),
+    "unclustered": st.none() | st.text(max_size=2),
+    "start": st.sampled_from(["scalar", "low_rank", "mlp"]),
+    "transition": st.sampled_from(["scalar", "low_rank", "hierarchical", "hierarchical_scalar", ""]),
+    "emission": st.sampled_from(["scalar", "low_rank", "mlp"]),
+    "encoder": st.sampled_from(["table", "residual", "factored", "mlp", "transformer", "pretrained"]),
+    "width": st.integers(0, 6) | st.just(64),
+    "parameters": st.none() | st.sampled_from([300, "2^9", "2^4"]),
+    "shared": st.none() | st.booleans(),
+    "monolithic": st.booleans(),
+    "layers": st.integers(0, 2),
+    "skip": st.sampled_from(["none", "input", "linear", "both"]),
+    "relu": st.booleans(),
+    "norm": st.booleans(),
+    "heads": st.none() | st.integers(0, 3),
+    "network": st.none() | st.just("nowhere"),
+    "inputs": st.sampled_from(["states", "text"]),
+    "architecture": st.none() | st.just("llama"),
+    "bias": st.booleans(),
+    "memory": st.integers(0, 4),
+    "memory_dropout": st.sampled_from([0.0, 0.5, 1.0]),
+    "dropout": st.sampled_from([0.0, 0.5, 0.9]),
+    "init_scale": st.none() | st.sampled_from([-1.0, 0.0, 0.25, 2]),
+}
+
+
+@st.composite
+def sensible(draw):
+    """A vocabulary and settings that go together."""
+    support, vocab_size = draw(st.sampled_from(SUPPORTS)), draw(st.integers(3, 7))
+    blocks = draw(st.integers(1, 3))
+    hierarchies = [] if support in ("dense", "uniform") else ["hierarchical", "hierarchical_scalar"]
+    encoders = ["table", "residual", "mlp", "transformer", *(["factored"] * (support != "uniform"))]
+    told = {
+        "support": support,
+        "blocks": blocks,
+        "states": draw(st.integers(2, 4)) * (vocab_size if support == "words" else blocks),
+        "transition": draw(st.sampled_from(["scalar", "low_rank", *hierarchies])),
+        "encoder": draw(st.sampled_from(encoders)),
+        **{part: draw(st.sampled_from(["scalar", "low_rank"])) for part in ("start", "emission")},
+        **{name: draw(SETTINGS[name]) for name in ("shared", "monolithic", "relu", "norm", "bias", "init_scale")},
+        "width": 2,
+        "layers": draw(st.integers(1, 2)),
+        "skip": draw(st.sampled_from(["none", "input", "linear"])),
+        "dropout": draw(st.sampled_from([0.0, 0.5])),
+    }
+    if support == "dense" and told["transition"] == "low_rank" and not told["dropout"]:
+        told["memory"] = draw(st.integers(0, 2))
+    if "low_rank" in (told["start"], told["transition"], told["emission"]):
+        told["parameters"] = draw(st.none() | st.sampled_from([50_000, "2^16"]))
+    return vocab_size, told
+
+
+def saved_and_loaded(model, seed):
+    ids = random_ids(2, 5, model.config.vocab_size, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(Path(folder) / "model")
+        again = load_model(Path(folder) / "model")
+    assert again.config == model.config
+    assert torch.equal(again.score(ids)[0], model.score(ids)[0])
+
+
+@given(sensible(), st.integers(0, 9))
+@settings(max_examples=40)
+def test_every_kind_of_model_can_be_saved_and_loaded(made, seed):
+    vocab_size, told = made
+    saved_and_loaded(HMM(HMMConfig(vocab_size, **told), seed).eval(), seed)
+
+
+@given(st.integers(1, 7), st.fixed_dictionaries({}, optional=SETTINGS), st.integers(0, 9))
+@settings(max_examples=100)
+def test_whatever_can_be_made_can_be_saved_and_loaded(vocab_size, told, seed):
+    """And what cannot be made is refused in a sentence, never by another error."""
+    try:
+        model = HMM(HMMConfig(vocab_size, **told), seed).eval()
+    except TrellisError:
+        return
+    saved_and_loaded(model, seed)

@@ -1,13 +1,15 @@
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
 from trellis.errors import TrellisError
 from trellis.models import HMM, HMMConfig, load_model, storage
+from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.models.pretrained import Pretrained, load_pretrained
-from trellis.text import SubwordTokenizer, WordTokenizer
+from trellis.text import SubwordTokenizer, WordTokenizer, load_tokenizer
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c"])
 
@@ -28,11 +30,38 @@ def test_a_model_is_named_by_its_run_a_checkpoint_or_its_own_folder(run):
     for name, truth in ((run, best), (str(run), best), (run / "best", best), (run / "checkpoint-3", other)):
         assert torch.equal(load_model(name).score(ids)[0], truth)
         assert torch.equal(load_pretrained(name).model.score(ids)[0], truth)
+        assert torch.equal(HMM.from_pretrained(name).score(ids)[0], truth)
+        assert load_tokenizer(name).fingerprint() == WORDS.fingerprint()
     assert load_pretrained(run).folder == run / "best"
 
 
+def test_every_class_reads_its_own_kind_from_a_run(tmp_path):
+    """Also one that is read in a way of its own."""
+    counted = KneserNey.fit(KneserNeyConfig(5, order=2), np.arange(40) % 5, quiet=True)
+    for model in (counted, LSTM(LSTMConfig(5, width=3), seed=0)):
+        folder = tmp_path / model.config.kind
+        model.save_pretrained(folder / "best")
+        assert type(model).from_pretrained(folder).config == model.config
+        with pytest.raises(TrellisError, match=r"holds a model of another kind, .* and not hmm: use load_model"):
+            HMM.from_pretrained(folder)
+
+
+def test_a_tokenizer_of_its_own_beside_a_run_is_the_one_that_was_named(run):
+    WordTokenizer(["<unk>", "<eos>", "x", "y"]).save(run)
+    assert load_tokenizer(run).vocab_size == 4
+    with pytest.raises(TrellisError, match=r"has no tokenizer\.json; name a folder that a tokenizer was saved in"):
+        load_tokenizer(run / "checkpoint-4")
+
+
+@pytest.mark.parametrize("name", [None, 3, torch.nn.Linear(1, 1)])
+def test_a_model_is_named_by_a_path(name):
+    for load in (load_model, load_pretrained, HMM.from_pretrained):
+        with pytest.raises(TrellisError, match=r"a model is named by its folder and not by a .*: give a path"):
+            load(name)
+
+
 def test_where_there_is_no_model(run):
-    for load in (load_model, load_pretrained):
+    for load in (load_model, load_pretrained, HMM.from_pretrained):
         with pytest.raises(TrellisError, match="there is no model nowhere: give the folder of a run or of a saved"):
             load("nowhere")
         with pytest.raises(TrellisError, match=r"config\.json"):
@@ -40,7 +69,7 @@ def test_where_there_is_no_model(run):
         with pytest.raises(TrellisError, match=r"config\.json"):
             load(run / storage.RUN_FILE)
     shutil.rmtree(run / "best")
-    for load in (load_model, load_pretrained):
+    for load in (load_model, load_pretrained, HMM.from_pretrained):
         with pytest.raises(TrellisError, match="is a run without a model yet: train it further, or name a checkpoint"):
             load(run)
 

@@ -103,7 +103,7 @@ def test_a_missing_file_is_named(name, saved):
 
 
 def test_no_folder_at_all(tmp_path):
-    with pytest.raises(TrellisError, match=r"there is no config.json in .*nowhere: give the folder of a trained model"):
+    with pytest.raises(TrellisError, match=r"there is no model .*nowhere: give the folder of a run or of a saved"):
         HMM.from_pretrained(tmp_path / "nowhere")
     (tmp_path / "file").write_text("text")
     with pytest.raises(TrellisError, match=r"there is no config.json"):

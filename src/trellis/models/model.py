@@ -16,6 +16,7 @@ from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.models.scorer import MaybeTensor
 from trellis.progress import counted, short_number
+from trellis.settings import check
 from trellis.text import IdFile, Tokenizer
 
 
@@ -27,6 +28,7 @@ class ModelConfig:
     vocab_size: int  # types, specials included
 
     def __post_init__(self) -> None:
+        check(self, "model.")
         if self.vocab_size < 2:
             raise TrellisError(
                 f"a vocabulary of {self.vocab_size} word leaves nothing to predict: give more text or lower "

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from trellis.errors import TrellisError
-from trellis.folders import places, whole_folder
+from trellis.folders import BEST, places, whole_folder
 from trellis.settings import build
 
 if TYPE_CHECKING:
@@ -128,13 +128,15 @@ def find_model(name: str, what: str, setting: str, data_dir: str | None = None) 
 
 def model_folder(name: str | PathLike[str]) -> Path:
     """The folder of a saved model or a checkpoint as it is; of a run, that of its best model so far."""
+    if not isinstance(name, str | PathLike):
+        raise TrellisError(f"a model is named by its folder and not by a {type(name).__name__}: give a path.")
     folder = Path(name)
     if not folder.exists():
         raise TrellisError(f"there is no model {folder}: give the folder of a run or of a saved model.")
     if (folder / "config.json").exists() or not folder.is_dir():
         return folder
-    if (folder / "best").is_dir():
-        return folder / "best"
+    if (folder / BEST).is_dir():
+        return folder / BEST
     if (folder / RUN_FILE).exists():
         raise TrellisError(f"{folder} is a run without a model yet: train it further, or name a checkpoint.")
     return folder
@@ -156,15 +158,16 @@ def kind_of(folder: Path) -> str:
 
 
 def load(folder: str | PathLike[str], config: type[Config]) -> tuple[Config, dict[str, Tensor]]:
-    """The configuration and tensors of a saved model of the kind that `config` describes."""
-    kind = kind_of(Path(folder))
+    """The configuration and tensors of a model of the kind that `config` describes: saved, a checkpoint, or a run's."""
+    folder = model_folder(folder)
+    kind = kind_of(folder)
     if kind != config.kind:
         raise TrellisError(f"{folder} holds a model of another kind, {kind} and not {config.kind}: use load_model.")
-    about = read_about(Path(folder))
+    about = read_about(folder)
     if about.pop("format", None) not in (1, FORMAT):
         raise TrellisError(f"{folder} was written by another version of Trellis: save it again with that version.")
     known = {name: value for name, value in about.items() if name not in ("model_type", "tokenizer")}
-    return build(config, known), read_tensors(Path(folder) / "model.safetensors")
+    return build(config, known), read_tensors(folder / "model.safetensors")
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
+from trellis.folders import BEST
 from trellis.settings import closest
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -55,7 +56,7 @@ class Tokenizer(Protocol):
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
-    """Read a tokenizer of any kind from its folder."""
+    """Read a tokenizer of any kind from its folder: also that of a saved model, of a checkpoint or of a run."""
     from trellis.text import characters, integers, vocabulary
     from trellis.text.subwords import SubwordTokenizer
 
@@ -65,7 +66,14 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
         characters.BYTES: characters.ByteTokenizer.load,
         integers.KIND: integers.IntegerTokenizer.load,
     }
-    return ours.get(read_config(Path(folder)).get("trellis_kind"), SubwordTokenizer.load)(folder)
+    folder = _folder(Path(folder))
+    return ours.get(read_config(folder).get("trellis_kind"), SubwordTokenizer.load)(folder)
+
+
+def _folder(folder: Path) -> Path:
+    """Where a tokenizer lies: in the folder itself, or in that of a run's best model."""
+    here = any((folder / name).exists() for name in (TOKENIZER_FILE, CONFIG_FILE))
+    return folder / BEST if not here and (folder / BEST).is_dir() else folder
 
 
 def tokenizer_file(folder: Path) -> Path:
