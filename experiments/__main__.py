@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments import rates, smoke
+from experiments import first, rates, smoke
 from experiments.again import beside, comparison
 from experiments.recipes import HERE, Recipe, budget_of, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
@@ -225,9 +225,20 @@ def _progress(recipe: Recipe, place: Place) -> tuple[str, str, str]:
     return state, "" if at["best"] is None else f"{perplexity_of(at['best']):.1f}", short_time(at["seconds"])
 
 
+@app.command("first", cls=Command)
+def _first(
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", envvar="TRELLIS_DATA", help="Where named corpora lie.")],
+    only: Annotated[str | None, typer.Option(metavar="TEXT", help="One of the texts. (default: all)")] = None,
+    runs: Runs = None,
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads of each run.")] = 2,
+) -> None:
+    """Train on six texts with nothing set, and with settings by hand, and record what is missing."""
+    first.first(data_dir, (runs or Path("runs") / "first").absolute(), only, threads)
+
+
 @app.command("report", cls=Command)
 def _report() -> None:
-    """Write docs/results.md and its plots from every committed result."""
+    """Write docs/results.md, its sister pages and their plots from every committed result."""
     try:
         from experiments.report import report
     except ModuleNotFoundError as missing:

@@ -12,6 +12,7 @@ import yaml
 from experiments import plots
 from experiments.budgets import SWEEP_EPOCHS
 from experiments.claims import CLAIMS
+from experiments.first import page as first_page
 from experiments.lee.page import page as lee_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
@@ -90,6 +91,7 @@ def report(experiments: Path, page: Path) -> Path:
     lines += [*_dense(ptb, published["dense"]), *_precision(openmix)]
     page.write_text("\n".join(lines), encoding="utf-8")
     lee_page(budgets, published, page.with_name(f"{page.stem}-lee.md"))
+    page.with_name(f"{page.stem}-first.md").write_text(first_page(experiments / "results" / "first"), encoding="utf-8")
     return page
 
 

@@ -196,7 +196,7 @@ def test_published_rows_are_rows_of_the_recipes():
 
 def test_the_committed_page_is_what_the_committed_results_give(tmp_path):
     report(HERE, tmp_path / "docs" / "results.md")
-    for page in ("results.md", "results-lee.md"):
+    for page in ("results.md", "results-lee.md", "results-first.md"):
         assert (tmp_path / "docs" / page).read_text() == (HERE.parent / "docs" / page).read_text()
 
 

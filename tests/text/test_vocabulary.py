@@ -94,3 +94,14 @@ def test_the_folder_tells_other_libraries_its_special_tokens(tmp_path):
     WordTokenizer(WORDS).save(tmp_path / "deep" / "down")
     config = json.loads((tmp_path / "deep" / "down" / "tokenizer_config.json").read_text())
     assert (config["unk_token"], config["eos_token"]) == ("<unk>", "<eos>")
+
+
+@pytest.mark.parametrize(
+    ("words", "unknown", "fewest"),
+    [(1_500, "", 1), (2_500, "", 2), (2_500, "<unk>", 1), (300_500, "", 3), (3_000_500, "", 5)],
+)
+def test_words_seen_too_seldom_for_the_size_of_the_text_are_left_out(words, unknown, fewest):
+    seldom = " ".join(f"seen{times} " * times for times in range(1, 6))
+    text = [seldom, unknown, "often " * words, "again again again again again"]
+    found = WordTokenizer.train(text, min_count=None).words
+    assert {word for word in found if word.startswith("seen")} == {f"seen{times}" for times in range(fewest, 6)}

@@ -111,4 +111,4 @@ def _seldom(counts: Counter[str]) -> int:
     total = counts.total()
     if UNK in counts or total < 2_000:
         return 1
-    return 2 if total < 1_000_000 else 3 if total < 10_000_000 else 5
+    return 2 if total < 300_000 else 3 if total < 3_000_000 else 5
