@@ -38,8 +38,8 @@ Results go to standard output, progress and messages to standard error. Exit cod
 mend (said in one sentence), 3 training stopped as asked and can be resumed, 130 interrupted.
 """
 START = (
-    "Start here:\n\ntrellis train model.states=64 training.batching=streams training.batch_size=32 training.length=32 "
-    "training.lr=0.1 training.epochs=3\n\ntrellis sample runs/pydocs-64"
+    "Start here, or with a text of yours in place of pydocs, the prose of Python's own documentation:\n\n"
+    "trellis train pydocs\n\ntrellis sample runs/pydocs"
 )
 LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
 
