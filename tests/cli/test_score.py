@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 
+import trellis
+
 from .commands import LINES, call, done, nats_of, records, rows, type_in
 
 
@@ -87,3 +89,11 @@ def test_unknown_words_are_named_with_the_spelling_that_is_known(capsys, monkeyp
     assert "3 words are unknown: 'The' (known as 'the'), 'fish', 'seeds.' (known as 'seeds')" in said.splitlines()
     type_in(monkeypatch, "the cat saw <mask>\n")
     assert "unknown:" not in call(capsys, command, run)[2].replace("0 unknown:", "")
+
+
+def test_a_fitted_model_of_samples_begins_at_the_start_distribution(capsys, tmp_path):
+    fitted = trellis.fit(LINES, states=4, epochs=1, quiet=True)
+    fitted.save(tmp_path / "model")
+    (tmp_path / "lines.txt").write_text(f"{LINES[0]}\n")
+    (found,) = records(done(capsys, "score", tmp_path / "model", tmp_path / "lines.txt", "--json"))
+    assert found["log_prob"] == pytest.approx(float(fitted.score(LINES[0])[0]), rel=1e-4)

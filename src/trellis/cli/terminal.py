@@ -123,6 +123,8 @@ def beginning(loaded: Pretrained, bos: bool | None) -> Tensor | None:
 def _learnt_from_sequences(loaded: Pretrained) -> bool:
     from trellis.config import run_of
 
+    if fitted := loaded.fitted():
+        return not fitted["running"]
     try:
         return run_of(loaded.folder).training.batching == "sequences"
     except TrellisError:  # a model without a run

@@ -19,11 +19,10 @@ from trellis.errors import InputError, TrellisError
 from trellis.fitting import asking
 from trellis.fitting.checking import Integers
 from trellis.fitting.recognising import recognise
-from trellis.models import HMM, HMMConfig, load_model
-from trellis.models.storage import model_folder, read_json
-from trellis.text import IntegerTokenizer, Tokenizer, load_tokenizer
+from trellis.models import HMM, HMMConfig
+from trellis.models.pretrained import FITTED_FILE, Pretrained, load_pretrained
+from trellis.text import IntegerTokenizer, Tokenizer
 
-ABOUT = "fitted.json"  # beside a saved model: what `About` says
 LENGTH = 100  # tokens of a sample, if nothing says how many
 
 
@@ -109,17 +108,17 @@ class Fitted:
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model for `Fitted.load`, `trellis.load_model` and every command."""
         self.model.save_pretrained(folder, self.tokenizer)
-        (Path(folder) / ABOUT).write_text(json.dumps(self.about._asdict(), indent=2) + "\n", encoding="utf-8")
+        (Path(folder) / FITTED_FILE).write_text(json.dumps(self.about._asdict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Fitted:
         """Read what `save` wrote, or any HMM that a run ended with."""
-        path = model_folder(folder)
-        model, tokenizer = load_model(path), load_tokenizer(path)
+        loaded = load_pretrained(folder)
+        model, tokenizer = loaded.model, loaded.tokenizer
         if not isinstance(model, HMM):
             raise TrellisError(f"{folder} holds a model without hidden states, {model.config.kind}: use load_model.")
-        if (path / ABOUT).exists():
-            return cls(model, tokenizer, About(**read_json(path / ABOUT)))
+        if told := loaded.fitted():
+            return cls(model, tokenizer, About(**told))
         return cls(model, tokenizer, About("integers" if isinstance(tokenizer, IntegerTokenizer) else "strings", True))
 
     def _ids(self, data: Any, lengths: Any, *, end: bool) -> list[Integers]:
@@ -136,12 +135,9 @@ class Fitted:
             return sequences
         return [np.append(sequence, self.tokenizer.eos_id) for sequence in sequences]
 
-    @torch.no_grad()
     def _begin(self) -> Tensor | None:
         """Where a sequence begins: after another's end, in running text, or else (None) at the start distribution."""
-        if not self.about.running or self.tokenizer.eos_id is None:
-            return None
-        return self.model.score(torch.tensor([[self.tokenizer.eos_id]]))[1]
+        return Pretrained(Path(), self.model, self.tokenizer).after_eos() if self.about.running else None
 
     def _own(self, found: NDArray[Any]) -> int:
         """How many of the answers are about tokens of the data, and not about the end that was added to them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from trellis.text import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from trellis.models import HMM
+
+
+FITTED_FILE = "fitted.json"  # beside a model that `trellis.fit` made: of what kind its data was, and how it did
 
 
 class Pretrained(NamedTuple):
@@ -34,6 +37,11 @@ class Pretrained(NamedTuple):
                 "ask trellis evaluate or score."
             )
         return cast("HMM", self.model)
+
+    def fitted(self) -> dict[str, Any]:
+        """What `trellis.fit` knew of the model, if it made it."""
+        path = self.folder / FITTED_FILE
+        return storage.read_json(path) if path.exists() else {}
 
     @torch.no_grad()
     def after_eos(self) -> Tensor | None:
