@@ -93,6 +93,41 @@ def test_nothing_is_kept_while_learning(kind, monkeypatch):
 
 
 @every_kind
+def test_a_model_in_training_mode_predicts_word_by_word_without_making_its_emissions_again(kind, monkeypatch):
+    model = make_kind(torch.float32, **kind, dropout=0.5)
+    _, state = model.score(IDS)
+    made = watch(model, monkeypatch)
+    first = model.next_token(state)
+    assert {"columns", "block_columns"} & set(made)
+    made.clear()
+    assert torch.equal(model.next_token(state), first)
+    model.sample(2, 5)
+    assert not {"columns", "block_columns"} & set(made)
+    assert_close(model.eval().next_token(state), first)
+
+
+def through_data(model):
+    """As PyTorch does not count it, in whatever mode the model is."""
+    for parameter in model.parameters():
+        parameter.data.mul_(0.5)
+
+
+@some_kinds
+@pytest.mark.parametrize("moved", ["adamw", "optimiser_of_pytorch", "in_place", "state_dict", "double", "through_data"])
+def test_in_training_mode_a_change_of_any_kind_is_noticed(kind, moved):
+    model = make_kind(torch.float32, **kind)
+    with torch.no_grad():
+        _, state = model.score(IDS)
+        before = model.next_token(state)
+        assert torch.equal(model.next_token(state), before)
+    globals()[moved](model)
+    state = state.to(next(model.parameters()).dtype)
+    fresh = copy.deepcopy(model).train()
+    assert torch.equal(model.next_token(state), fresh.next_token(state))
+    assert not torch.equal(model.next_token(state).float(), before)
+
+
+@every_kind
 def test_after_use_there_are_still_gradients(kind):
     model = make_kind(**kind).eval()
     want = gradients(model, model.score(IDS)[0].sum())
@@ -193,12 +228,17 @@ def test_after_a_change_the_next_answer_is_a_fresh_model_s(kind, change):
         assert not torch.equal(model.score(IDS)[0].double(), before.double())
 
 
-def test_probabilities_that_are_set_are_those_asked_for():
-    model = HMM(HMMConfig(7, 4), seed=0).eval()
+@pytest.mark.parametrize("training", [False, True])
+def test_probabilities_that_are_set_are_those_asked_for(training):
+    model = HMM(HMMConfig(7, 4), seed=0).train(training)
     other = HMM(HMMConfig(7, 4), seed=1).eval()
+    _, state = other.score(random_ids(2, 3, 7))
     model.tables()
+    model.next_token(state)
     model.set_tables(*other.tables())
     assert_close(tuple(model.tables()), tuple(other.tables()))
+    assert_close(model.next_token(state), other.next_token(state))
+    assert_close(model.next_token(), other.next_token())
 
 
 def test_counting_leaves_what_is_kept_as_it_is():

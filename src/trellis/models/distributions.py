@@ -61,8 +61,8 @@ class Distributions(Model):
         return self.encoder.network_parameters()
 
     def train(self, mode: bool = True) -> Self:
-        """As of any module; going back to learning drops what was kept for use."""
-        if mode:
+        """As of any module; learning, and going back to it, drops what was kept for use."""
+        if mode or self.training:
             self._kept = Kept()
         return super().train(mode)
 
@@ -175,8 +175,14 @@ class Distributions(Model):
         return self.emission.block_columns(listed, self.support, blocks_G, words_V, self.config.states)
 
     def emission_table(self) -> Tensor:
-        """p(word | state) of every word in the states that may emit it, V×K."""
-        return self.kept("emission table", lambda: self.log_emission().exp())
+        """p(word | state) of every word in the states that may emit it, V×K.
+
+        Whoever draws or predicts word by word needs it again at each. Without gradients it is kept in training mode
+        too, as no dropout reaches it.
+        """
+        if torch.is_grad_enabled():
+            return self.log_emission().exp()
+        return self._kept.get(self, "emission table", lambda: self.log_emission().exp())
 
     def predicted(self, batch: int, state: Tensor | None) -> Tensor:
         """p(next state | all before), over all states, B×S."""
@@ -200,8 +206,10 @@ class Distributions(Model):
         emission_VK = self.emission_table()
         if self.support is None:
             return belief_NS @ emission_VK.T
-        lists_VK = self.support.lists()
-        words = [(belief_S[lists_VK] * emission_VK).sum(1) for belief_S in belief_NS]
+        block_V, states_MK = self.support
+        words = [
+            torch.linalg.vecdot(belief_S[states_MK].index_select(0, block_V), emission_VK) for belief_S in belief_NS
+        ]
         return torch.stack(words) if words else emission_VK.new_zeros(0, len(emission_VK))
 
     def _after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
