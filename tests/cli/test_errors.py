@@ -229,7 +229,7 @@ def run(place, capsys):
 def test_a_folder_that_holds_a_run(refused, run):
     before = files(run)
     assert "holds a run already" in refused("train", "data.corpus=text.txt", *TINY, "out=run")
-    assert "training.lr=0.03 and not 0.3" in refused("train", run, "training.lr=0.3", "--resume")
+    assert "training.lr=0.05 and not 0.3" in refused("train", run, "training.lr=0.3", "--resume")
     (run / "config.yaml").unlink()
     del before[(run / "config.yaml").relative_to(run)]
     assert "other settings" in refused("train", "data.corpus=text.txt", *TINY, "training.lr=0.3", "out=run", "--resume")

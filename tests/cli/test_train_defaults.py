@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from trellis.training.defaults import model_for
+from trellis.training.defaults import Size, model_for
 
 from .commands import LINES, TINY, call, done
 
@@ -57,7 +57,7 @@ def test_the_evaluation_that_is_recommended_is_by_the_same_protocol(capsys, plac
 
 def test_what_was_chosen_stands_when_the_run_goes_on(capsys, novel, monkeypatch):
     done(capsys, "train", novel, *FEW, "out=r")
-    monkeypatch.setattr("trellis.training.defaults.SIZES", ((float("inf"), 9, 9, 9, 9, 9.0),))
+    monkeypatch.setattr("trellis.training.defaults.SIZES", (Size(float("inf"), 9, 9, 9, 9, 9.0, 0.9),))
     done(capsys, "train", novel, *FEW, "out=r", "--resume")
     code, _, err = call(capsys, "train", novel, *FEW, "out=r", "training.batch_size=9", "--resume")
     assert code == 2

@@ -11,7 +11,7 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.ngram import Bigram, Unigram
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 from trellis.training import TrainingSettings, train
-from trellis.training.defaults import CHOSEN, SIZES, batching_for, model_for, rate_for, training_for
+from trellis.training.defaults import CHOSEN, LONG, SIZES, batching_for, model_for, rate_for, training_for
 from trellis.training.settings import CompleteSettings
 
 
@@ -25,9 +25,9 @@ def test_what_is_told_stands_and_the_rest_is_chosen(tmp_path):
 
 
 def test_every_size_of_text_has_a_rule_and_larger_ones_more_states():
-    assert SIZES[-1][0] == math.inf
-    assert [size[0] for size in SIZES] == sorted(size[0] for size in SIZES)
-    assert [size[1] for size in SIZES] == sorted(size[1] for size in SIZES)
+    assert SIZES[-1].tokens == math.inf
+    assert [size.tokens for size in SIZES] == sorted(size.tokens for size in SIZES)
+    assert [size.states for size in SIZES] == sorted(size.states for size in SIZES)
     for tokens in (1, 10**4, 10**5, 10**6, 10**9):
         HMMConfig(1000, **model_for(tokens, {}))
 
@@ -43,7 +43,14 @@ def test_a_model_is_chosen_where_no_more_than_its_states_is_told():
 
 def test_a_rate_suits_the_parameters():
     scalar, low_rank = HMMConfig(9, 4), HMMConfig(9, 4, transition="low_rank", width=2)
-    assert rate_for(scalar) > rate_for(low_rank) > rate_for(dataclasses.replace(low_rank, encoder="residual"))
+    network = dataclasses.replace(low_rank, encoder="residual")
+    assert rate_for(scalar, 10**5) > rate_for(low_rank, 10**5) > rate_for(low_rank, 10**7) > rate_for(network, 10**5)
+
+
+def test_of_a_very_long_text_a_part_is_learnt_from(tmp_path):
+    ids = text(tmp_path)
+    ids.meta = dataclasses.replace(ids.meta, tokens=10 * LONG)
+    assert training_for(TrainingSettings(), ids, make_model(0).config).epochs == pytest.approx(0.1)
 
 
 def test_sequences_where_nothing_ends_a_document(tmp_path):

@@ -6,23 +6,37 @@ The rules were found by trials on texts of 12 thousand to 3 million words (docs/
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from trellis.models.hmm_config import HMMConfig
 from trellis.models.model import ModelConfig
 from trellis.text import IdFile
 from trellis.training.settings import Batching, CompleteSettings, TrainingSettings
 
-# What the size of the training text decides: tokens it has at most, states, width, rows, their length, passes.
-SIZES: tuple[tuple[float, int, int, int, int, float], ...] = (
-    (30_000, 32, 32, 16, 16, 20),
-    (120_000, 64, 64, 16, 32, 12),
-    (500_000, 128, 64, 32, 32, 8),
-    (1_500_000, 256, 64, 32, 32, 4),
-    (5_000_000, 256, 64, 64, 32, 2),
-    (float("inf"), 256, 64, 64, 64, 1),
+
+class Size(NamedTuple):
+    """What suits texts up to some size."""
+
+    tokens: float  # that a text has at most
+    states: int
+    width: int
+    rows: int  # of a batch
+    length: int  # of a row
+    epochs: float
+    lr: float  # of vectors
+
+
+SIZES = (
+    Size(30_000, 128, 32, 8, 16, 8, 0.05),
+    Size(120_000, 256, 64, 16, 32, 8, 0.05),
+    Size(500_000, 512, 64, 64, 32, 5, 0.05),
+    Size(1_500_000, 512, 64, 64, 32, 3, 0.03),
+    Size(5_000_000, 512, 64, 128, 32, 1, 0.03),
+    Size(math.inf, 512, 128, 200, 64, 1, 0.03),
 )
+LONG = 8_000_000  # tokens that are learnt from in a few minutes: of more text, a part
 SHAPE = ("states", "start", "transition", "emission", "width")  # of an HMM: chosen together
 FREE = {"kind", "states", "memory", "memory_dropout", "bias", "dropout", "init_scale"}  # go with any such choice
 CHOSEN = ("batching", "batch_size", "length", "epochs", "lr")  # of training
@@ -36,23 +50,23 @@ def model_for(tokens: int, told: Mapping[str, Any], *, scalar: bool = False) -> 
     """
     if told.get("kind", HMMConfig.kind) != HMMConfig.kind or not told.keys() <= FREE:
         return {}
-    _, states, width, *_ = _size(tokens)
-    states = told.get("states") or states
+    size = _size(tokens)
+    states = told.get("states") or size.states
     if scalar:
         return {"states": states}
     parts = dict.fromkeys(("start", "transition", "emission"), "low_rank")
-    return {"states": states, **parts, "width": min(width, states)}
+    return {"states": states, **parts, "width": min(size.width, states)}
 
 
 def training_for(settings: TrainingSettings, text: IdFile, model: ModelConfig) -> CompleteSettings:
     """The settings with all that was left open chosen for this text and model."""
-    _, _, _, rows, _, epochs = _size(len(text))
+    size = _size(len(text))
     chosen = {
         "batching": batching_for(text),
-        "batch_size": rows,
-        "length": length_for(text),
-        "epochs": epochs,
-        "lr": rate_for(model),
+        "batch_size": size.rows,
+        "length": size.length,
+        "epochs": size.epochs if len(text) <= LONG else float(f"{LONG / len(text):.2g}"),
+        "lr": rate_for(model, len(text)),
     }
     told = {name: value for name, value in _values(settings).items() if value is not None or name not in chosen}
     return CompleteSettings(**(chosen | told))
@@ -63,22 +77,22 @@ def batching_for(text: IdFile) -> Batching:
     return "streams" if text.meta.eos_id is not None else "sequences"
 
 
-def rate_for(model: ModelConfig) -> float:
-    """A learning rate that suits the parameters of a model."""
+def rate_for(model: ModelConfig, tokens: int) -> float:
+    """A learning rate that suits the parameters of a model, and the size of its text."""
     if not isinstance(model, HMMConfig):
         return 3e-3
     if not model.roles():
-        return 0.1
-    return 0.03 if model.encoder == "table" else 0.01
+        return 0.3
+    return _size(tokens).lr if model.encoder == "table" else 0.01
 
 
 def length_for(text: IdFile) -> int:
     """Tokens in a row that suit a text."""
-    return _size(len(text))[4]
+    return _size(len(text)).length
 
 
-def _size(tokens: int) -> tuple[float, int, int, int, int, float]:
-    return next(size for size in SIZES if tokens <= size[0])
+def _size(tokens: int) -> Size:
+    return next(size for size in SIZES if tokens <= size.tokens)
 
 
 def _values(settings: TrainingSettings) -> dict[str, Any]:
