@@ -64,6 +64,16 @@ template <class Real>
 bool sound(const CountCall<Real>&) {
     return true;
 }
+template <class Real>
+bool sound(const SequenceCall<Real>& call) {
+    bool good = within(call.which, call.B, call.F) && shared_out(call.group, call.G, call.B);
+    for (int64_t b = 0; good && b < call.B; ++b)
+        good = call.length[b] >= 1 && call.begin[b] >= 0 && call.begin[b] + call.length[b] <= call.N &&
+               within(call.symbol + call.begin[b], call.length[b], call.V);
+    for (int64_t g = 0; good && g < call.G; ++g)
+        for (int64_t b = call.group[g] + 1; b < call.group[g + 1]; ++b) good &= call.length[b] <= call.length[b - 1];
+    return good;
+}
 bool sound(const AdamCall&) { return true; }
 
 enum Answer { DONE, NO_LEVEL, NO_MEMORY, BAD_INDEX };
@@ -116,3 +126,7 @@ EXPORT int trellis_walk_back_float64(const WalkCall<double>* call) { return run(
 EXPORT int trellis_counts(const CountCall<float>* call) { return run(&Level::counts, call); }
 EXPORT int trellis_counts_float64(const CountCall<double>* call) { return run(&Level::counts_float64, call); }
 EXPORT int trellis_adamw_step(const AdamCall* call) { return run(&Level::adamw_step, call); }
+EXPORT int trellis_expect(const SequenceCall<float>* call) { return run(&Level::expect, call); }
+EXPORT int trellis_expect_float64(const SequenceCall<double>* call) { return run(&Level::expect_float64, call); }
+EXPORT int trellis_best_paths(const SequenceCall<float>* call) { return run(&Level::best_paths, call); }
+EXPORT int trellis_best_paths_float64(const SequenceCall<double>* call) { return run(&Level::best_paths_float64, call); }

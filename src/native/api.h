@@ -103,6 +103,33 @@ struct CountCall {
     int64_t bf16, threads;
 };
 
+// Sequences of symbols and a dense HMM: expected counts (sequences.h), or most probable paths (best_paths.h), for which
+// first, transition and likelihood are logarithms. A row is a window of the symbols; rows come in groups, longest first.
+template <class Real>
+struct SequenceCall {
+    const Real* first;             // F×S, distributions of the first state; row 0 is that of sequences
+    const Real* transition;        // S×S, [from, to]
+    const Real* likelihood;        // V×S
+    const Real* log_peak;          // V, what the logarithms of the likelihoods lack
+    const int64_t* symbol;         // N
+    const int64_t* begin;          // B: rows are symbol[begin] up to symbol[begin + length]
+    const int64_t* length;         // B
+    const int64_t* which;          // B: their row of `first`
+    const int64_t* from;           // B: of a row, what is from `from` up to `to` is counted; other rows have the rest
+    const int64_t* to;             // B
+    const int64_t* group;          // G+1: the rows of group g are group[g] up to group[g+1]
+    double* log_prob;              // B
+    int64_t* lost;                 // B: whether digits were lost to underflow: then nothing of the row is counted;
+                                   // of paths, the state at `to`
+    Real* start;                   // S, expected first states
+    Real* crossed;                 // S×S: times the transition, the expected transitions
+    Real* emission;                // V×S, expected emissions; null: the likelihood is all that is asked for
+    Real* edge;                    // 4×B×S: beliefs at from−1 and to−1, messages at to and from; or null
+    int64_t* state;                // N, the path
+    int64_t S, V, N, B, G, F, E, J;  // E is 4 and J is G+1
+    int64_t threads;
+};
+
 // One step of AdamW (adamw.h).
 struct AdamCall {
     float* param;                  // all of them: numbers
@@ -132,5 +159,9 @@ struct Level {
     void (*walk_float64)(const WalkCall<double>&);
     void (*walk_back_float64)(const WalkCall<double>&);
     void (*counts_float64)(const CountCall<double>&);
+    void (*expect)(const SequenceCall<float>&);
+    void (*expect_float64)(const SequenceCall<double>&);
+    void (*best_paths)(const SequenceCall<float>&);
+    void (*best_paths_float64)(const SequenceCall<double>&);
     void (*adamw_step)(const AdamCall&);
 };

@@ -36,12 +36,12 @@ struct Plain {
 using Float32 = Plain<float>;
 using Float64 = Plain<double>;
 
-// The largest of sums, as best paths need it.
+// The largest of sums of which none is positive, as best paths need it.
 template <class R>
 struct MaxPlus : Plain<R> {
     using typename Plain<R>::Vector;
     static Vector none() { return splat(R(-__builtin_inf())); }
-    static Vector add_product(Vector most, Vector a, Vector b) { return larger(a + b, most); }
+    static Vector add_product(Vector most, Vector a, Vector b) { return larger_of_negatives(a + b, most); }
 };
 
 struct BFloat16 {

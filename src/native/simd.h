@@ -76,11 +76,16 @@ inline D larger(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
 inline V smaller(V a, V b) { return (V)_mm512_min_ps((__m512)a, (__m512)b); }
 inline D smaller(D a, D b) { return (D)_mm512_min_pd((__m512d)a, (__m512d)b); }
 inline V times_power(V x, V n) { return (V)_mm512_scalef_ps((__m512)x, (__m512)n); }
+// The larger of two of which none is positive: the one with the smaller bits, and integers have units of their own.
+inline V larger_of_negatives(V a, V b) { return (V)_mm512_min_epu32((__m512i)a, (__m512i)b); }
+inline D larger_of_negatives(D a, D b) { return (D)_mm512_min_epu64((__m512i)a, (__m512i)b); }
 #else
 inline V larger(V a, V b) { return a > b ? a : b; }
 inline D larger(D a, D b) { return a > b ? a : b; }
 inline V smaller(V a, V b) { return a < b ? a : b; }
 inline D smaller(D a, D b) { return a < b ? a : b; }
+inline V larger_of_negatives(V a, V b) { return larger(a, b); }
+inline D larger_of_negatives(D a, D b) { return larger(a, b); }
 inline V times_power(V x, V n) {  // written into the exponent in two halves, since n alone may exceed it
     I whole = __builtin_convertvector(n, I), half = whole >> 1;
     return x * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);

@@ -7,19 +7,23 @@ import torch
 from trellis.errors import InputError
 from trellis.estimator import ConvergenceMonitor
 from trellis.estimator.checking import Distributions
-from trellis.estimator.expectation import Data, expected, maximised, model_of
-from trellis.estimator.sequences import batches
+from trellis.estimator.expectation import Data, Numbers, expected, maximised
+from trellis.estimator.windows import Sequences
 
 from .peers import tables
 
 SYMBOLS, LABELS, LENGTHS = np.array([0, 2, 1, 1, 0, 2]), np.array([-1, 1, -1, -1, 0, -1]), [4, 2]
 
 
-def enumerated(start, transition, emission):
+def data_of(symbols, lengths, states, labels=None):
+    return Data(symbols, Sequences(symbols, np.array(lengths), states), labels)
+
+
+def enumerated(start, transition, emission, all_labels):
     """Expected counts and log-likelihood by all paths that agree with the labels."""
     counts, log_prob, at = [np.zeros_like(table) for table in (start, transition, emission)], 0.0, 0
     for length in LENGTHS:
-        symbols, labels = SYMBOLS[at : at + length], LABELS[at : at + length]
+        symbols, labels = SYMBOLS[at : at + length], all_labels[at : at + length]
         paths = [
             path
             for path in itertools.product(range(len(start)), repeat=length)
@@ -40,21 +44,44 @@ def enumerated(start, transition, emission):
     return counts, log_prob
 
 
-def test_counts_with_some_states_given_are_those_of_all_paths_that_agree():
+@pytest.mark.parametrize("labels", [None, LABELS])
+def test_counts_are_those_of_all_paths_that_agree_with_the_states_given(labels):
     three = Distributions(*tables(0, 3, 3))
-    data = Data(SYMBOLS, LABELS, batches(np.array(LENGTHS), 3))
-    found = expected(model_of(three, torch.float64), data)
-    counts, log_prob = enumerated(*three)
+    found = expected(three, data_of(SYMBOLS, LENGTHS, 3, labels), torch.float64)
+    counts, log_prob = enumerated(*three, np.full(6, -1) if labels is None else labels)
     assert found.log_prob == pytest.approx(log_prob)
     for ours, theirs in zip(found.counts, counts, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
+def test_a_sequence_that_float64_cannot_hold_is_counted_in_log_space():
+    """Each state emits its own symbol, and a change of state is less probable than a scale may be."""
+    tiny = 1e-300
+    three = Distributions(np.array([1.0, 0.0]), np.array([[1.0, tiny], [tiny, 1.0]]), np.array([[1, 0], [0, 1.0]]))
+    symbols = np.array([0, 0, 0, 1, 1, 0])
+    found = expected(three, data_of(symbols, [2, 4], 2), torch.float64)
+    assert found.log_prob == pytest.approx(2 * np.log(tiny))
+    np.testing.assert_allclose(found.counts.startprob, [2, 0])
+    np.testing.assert_allclose(found.counts.transmat, [[1, 1], [1, 1]])
+    np.testing.assert_allclose(found.counts.emissionprob, [[4, 0], [0, 2]])
+
+
 def test_an_impossible_sequence_is_named_by_its_number():
     start, transition, emission = np.array([1.0, 0.0]), np.eye(2), np.eye(2)
-    data = Data(np.array([0, 0, 0, 1]), None, batches(np.array([2, 2]), 2))
-    with pytest.raises(InputError, match="sequence 1 is impossible"):
-        expected(model_of(Distributions(start, transition, emission), torch.float64), data)
+    for labels in (None, np.full(4, -1)):
+        data = data_of(np.array([0, 0, 0, 1]), [2, 2], 2, labels)
+        with pytest.raises(InputError, match="sequence 1 is impossible"):
+            expected(Distributions(start, transition, emission), data, torch.float64)
+
+
+def test_numbers_have_one_symbol_more_that_says_nothing_and_no_symbol_is_divided_by_zero():
+    start, transition, emission = tables(3, 2, 3)
+    emission[:, 1] = 0.0
+    numbers = Numbers.of(Distributions(start, transition, emission), torch.float64)
+    assert numbers.likelihood_VS[3].tolist() == [1.0, 1.0]
+    assert numbers.likelihood_VS[1].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(numbers.likelihood_VS[:3] * numbers.log_peak_V[:3, None].exp(), emission.T)
+    assert numbers.log_peak_V[[1, 3]].tolist() == [0.0, 0.0]
 
 
 def test_a_row_of_which_nothing_is_known_stays_as_it_was():

@@ -22,9 +22,9 @@ from trellis.estimator.checking import (
     checked_whole,
     symbols_known,
 )
-from trellis.estimator.expectation import ConvergenceMonitor, Data, Expected, expected, maximised, model_of, take
+from trellis.estimator.expectation import ConvergenceMonitor, Data, Expected, expected, maximised
 from trellis.estimator.questions import DTYPES, NAMES, Questions
-from trellis.estimator.sequences import batches
+from trellis.estimator.windows import Sequences
 
 try:
     from sklearn.base import BaseEstimator
@@ -142,7 +142,7 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         running: Running | None = vars(self).get("_running")
         data, symbols = self._data(X, lengths, labels, None if running is None else self.emissionprob_.shape[1])
         tables = self._first(symbols, check_random_state(self.random_state)) if running is None else self.tables()
-        found = expected(model_of(tables, DTYPES[self.dtype]), data)
+        found = expected(tables, data, DTYPES[self.dtype])
         new = _mean(found, len(data.symbols_N))
         if running is not None:
             new = _moved(running, new)
@@ -160,7 +160,7 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         symbols = symbols_known(symbols or self.n_features, symbols_N, self.n_components)
         labels_N = None if labels is None else checked_labels(labels, len(symbols_N), self.n_components)
         self.n_features_in_ = 1
-        return Data(symbols_N, labels_N, batches(lengths_Q, self.n_components)), symbols
+        return Data(symbols_N, Sequences(symbols_N, lengths_Q, self.n_components), labels_N), symbols
 
     def _check_settings(self) -> None:
         for name, least in (("n_components", 1), ("n_iter", 0), ("n_init", 1)):
@@ -208,10 +208,9 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         self, data: Data, tables: Distributions, priors: Distributions
     ) -> tuple[Distributions, Expected | None, Any]:
         """Steps of EM until the monitor is content: the tables, the last counts and the monitor."""
-        model, monitor, found = model_of(tables, DTYPES[self.dtype]), self._fresh_monitor(), None
+        monitor, found = self._fresh_monitor(), None
         for _ in range(self.n_iter):
-            take(model, tables)
-            found = expected(model, data)
+            found = expected(tables, data, DTYPES[self.dtype])
             tables = maximised(tables, found.counts, priors, self.params)
             monitor.report(found.log_prob)
             if monitor.converged:

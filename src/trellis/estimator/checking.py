@@ -118,10 +118,11 @@ def checked_whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def checked_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def checked_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """A setting that is one of some names."""
     if value not in choices:
         raise InputError(f"{name}={value!r} is not known: take one of {', '.join(choices)}.")
+    return str(value)
 
 
 def checked_letters(name: str, value: Any) -> None:

@@ -9,19 +9,50 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from trellis.errors import InputError
 from trellis.estimator.checking import Distributions, Floats, Integers
-from trellis.estimator.sequences import Batch
+from trellis.estimator.sequences import Batch, batches
+from trellis.estimator.windows import NEAR, NEAR_LOG, Cut, Sequences
 from trellis.models import HMM, HMMConfig
+from trellis.ops import sequences as walks
 
 
 class Data(NamedTuple):
-    """What is learned from: the symbols of all sequences, their states where these are known, and the batches."""
+    """What is learned from: the symbols of all sequences, the sequences, and states where these are known."""
 
     symbols_N: Integers
-    labels_N: Integers | None
-    batches: list[Batch]
+    sequences: Sequences
+    labels_N: Integers | None = None
+
+
+class Numbers(NamedTuple):
+    """Tables as walks take them; their last symbol is one that was not seen, which every state explains as well.
+
+    The first of the distributions of a first state is the model's, and the second has no preference.
+    """
+
+    first_FS: Tensor
+    matrix_SS: Tensor
+    likelihood_VS: Tensor
+    log_peak_V: Tensor
+
+    @classmethod
+    def of(cls, tables: Distributions, dtype: torch.dtype) -> Numbers:
+        """Of these tables."""
+        states = len(tables.startprob)
+        first_FS = np.stack([tables.startprob, np.full(states, 1.0 / states)])
+        likelihood_VS = np.concatenate([tables.emissionprob.T, np.ones((1, states))])
+        peak_V1 = likelihood_VS.max(1, keepdims=True)
+        peak_V1 = np.where(peak_V1 > 0, peak_V1, 1.0)
+        found = first_FS, tables.transmat, likelihood_VS / peak_V1, np.log(peak_V1[:, 0])
+        return cls(*(torch.from_numpy(np.ascontiguousarray(array)).to(dtype) for array in found))
+
+    def logarithms(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of first states, transitions and likelihoods."""
+        log_likelihood_VS = self.likelihood_VS.log() + self.log_peak_V[:, None]
+        return self.first_FS.log(), self.matrix_SS.log(), log_likelihood_VS
 
 
 class Expected(NamedTuple):
@@ -74,12 +105,52 @@ def take(model: HMM, tables: Distributions) -> None:
     model.set_tables(*(torch.from_numpy(np.ascontiguousarray(table)) for table in tables))
 
 
-def expected(model: HMM, data: Data) -> Expected:
-    """The E step: expected counts of all sequences, summed in float64."""
+def walk(numbers: Numbers, sequences: Sequences, *, counts: bool) -> tuple[Cut, walks.Expected]:
+    """Expected counts of all sequences, or likelihoods alone."""
+    torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
+
+    def along(rows: walks.Rows) -> walks.Expected:
+        return walks.expect(*numbers, sequences.symbols_N, rows, counts=counts)
+
+    return sequences.walk(along, Cut.apart, NEAR[numbers.matrix_SS.dtype])
+
+
+def best_paths(numbers: Numbers, sequences: Sequences) -> walks.BestPaths:
+    """The most probable path of every sequence."""
+    logarithms = numbers.logarithms()
+
+    def along(rows: walks.Rows) -> walks.BestPaths:
+        return walks.best_paths(*logarithms, sequences.symbols_N, rows)
+
+    return sequences.walk(along, Cut.paths_apart, NEAR_LOG[numbers.matrix_SS.dtype])[1]
+
+
+def expected(tables: Distributions, data: Data, dtype: torch.dtype) -> Expected:
+    """The E step: expected counts of all sequences."""
+    if data.labels_N is not None:
+        return _expected_of(model_of(tables, dtype), data, batches(data.sequences.lengths_Q, len(tables.startprob)))
+    rows, found = walk(Numbers.of(tables, dtype), data.sequences, counts=True)
+    lost_B = found.lost_B.numpy() > 0
+    counts = Distributions(
+        found.start_S.double().numpy(),
+        found.crossed_SS.double().numpy() * tables.transmat,
+        found.emission_VS[:-1].T.double().numpy(),
+    )
+    log_prob = float(found.log_prob_B.numpy()[~lost_B].sum())
+    if lost_B.any():  # by the model, which goes on in log space
+        some = batches(data.sequences.lengths_Q, len(tables.startprob), np.sort(rows.sequence_B[lost_B]))
+        more = _expected_of(model_of(tables, dtype), data, some)
+        counts = Distributions(*(a + b for a, b in zip(counts, more.counts, strict=True)))
+        log_prob += more.log_prob
+    return Expected(counts, log_prob)
+
+
+def _expected_of(model: HMM, data: Data, some: list[Batch]) -> Expected:
+    """Expected counts of some batches by the model, summed in float64."""
     states, symbols = model.config.states, model.config.vocab_size
     start_S, transition_SS, emission_SV = np.zeros(states), np.zeros((states, states)), np.zeros((states, symbols))
     log_prob = 0.0
-    for batch in data.batches:
+    for batch in some:
         labels_BT = None if data.labels_N is None else batch.of(data.labels_N)
         found = model.expected_counts(batch.of(data.symbols_N), None, batch.lengths_B, labels_BT)
         log_prob_B = found.log_prob_BT.double().sum(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +21,9 @@ from trellis.estimator.checking import (
     checked_table,
     checked_whole,
 )
-from trellis.estimator.expectation import model_of
+from trellis.estimator.expectation import Numbers, best_paths, model_of, walk
 from trellis.estimator.sequences import Batch, batches
+from trellis.estimator.windows import Sequences
 from trellis.models import HMM, Tables
 from trellis.models.generation import sample
 
@@ -52,8 +54,10 @@ class Questions:
     def score_sequences(self, X: Any, lengths: Any = None) -> Floats:
         """The log-likelihood of each sequence; −inf of one that is impossible."""
         asked = _Asked(self, X, lengths)
-        log_prob_Q = np.zeros(len(asked.lengths_Q))
-        for batch, ids_BT, missing_BT in asked:
+        rows, found = walk(asked.numbers, asked.sequences, counts=False)
+        log_prob_Q = rows.of_sequences(found.log_prob_B, len(asked.lengths_Q))
+        lost_Q = rows.sequence_B[found.lost_B.numpy() > 0]
+        for batch, ids_BT, missing_BT in asked.some(lost_Q):  # by the model, which goes on in log space
             log_prob_BT, _ = asked.model.score(ids_BT, None, batch.lengths_B, missing_BT)
             log_prob_Q[batch.sequences_B] = log_prob_BT.double().sum(1).numpy()
         return log_prob_Q
@@ -88,12 +92,8 @@ class Questions:
             posterior_NS = self.predict_proba(X, lengths)
             return float(posterior_NS.max(1).sum()), posterior_NS.argmax(1)
         asked = _Asked(self, X, lengths)
-        log_prob, states_N = 0.0, np.zeros(len(asked.symbols_N), dtype=np.int64)
-        for batch, ids_BT, missing_BT in asked:
-            paths = asked.model.viterbi(ids_BT, None, batch.lengths_B, missing_BT)
-            log_prob += float(paths.log_prob_B.double().sum())
-            batch.put(paths.states_BT, states_N)
-        return log_prob, states_N
+        paths = best_paths(asked.numbers, asked.sequences)
+        return float(paths.log_prob_B.sum()), paths.state_N.numpy()
 
     def predict(self, X: Any, lengths: Any = None) -> Integers:
         """The states that explain X best, (n,): the second result of `decode`."""
@@ -168,14 +168,31 @@ class _Asked:
 
     def __init__(self, estimator: Questions, X: Any, lengths: Any) -> None:
         checked_choice("unseen", estimator.unseen, ("error", "missing"))
-        self.model = estimator.to_model()
+        self.tables, self.dtype = estimator.tables(), DTYPES[checked_choice("dtype", estimator.dtype, tuple(DTYPES))]
         self.symbols_N = checked_symbols(X)
         self.lengths_Q = checked_lengths(lengths, len(self.symbols_N))
-        self.batches = batches(self.lengths_Q, self.model.config.states)
-        emissionprob = estimator.tables().emissionprob
+        emissionprob = self.tables.emissionprob
         self.missing_N = self._missing(emissionprob) if estimator.unseen == "missing" else None
         if self.missing_N is None:
             self._check_known(emissionprob.shape[1])
+
+    @functools.cached_property
+    def model(self) -> HMM:
+        """What answers, if walks do not."""
+        return model_of(self.tables, self.dtype)
+
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """The tables as walks take them."""
+        return Numbers.of(self.tables, self.dtype)
+
+    @functools.cached_property
+    def sequences(self) -> Sequences:
+        """The sequences; a symbol that is missing is the last one of the numbers."""
+        symbols_N = self.symbols_N
+        if self.missing_N is not None:
+            symbols_N = np.where(self.missing_N, self.tables.emissionprob.shape[1], symbols_N)
+        return Sequences(symbols_N, self.lengths_Q, len(self.tables.startprob))
 
     def _missing(self, emissionprob: Floats) -> Any:
         """Which rows of X hold a symbol that no state emits; None if none does."""
@@ -192,7 +209,11 @@ class _Asked:
 
     def __iter__(self) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
         """Each batch with its symbols and which of them are missing."""
+        return self.some(np.arange(len(self.lengths_Q)))
+
+    def some(self, chosen_Q: Integers) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
+        """Batches of the chosen sequences."""
         with torch.no_grad():
-            for batch in self.batches:
+            for batch in batches(self.lengths_Q, len(self.tables.startprob), np.sort(chosen_Q)):
                 missing_BT = None if self.missing_N is None else batch.of(self.missing_N)
                 yield batch, batch.of(self.symbols_N), missing_BT

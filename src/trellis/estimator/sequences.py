@@ -38,10 +38,14 @@ class Batch(NamedTuple):
         into_N[self.place_BT[inside_BT]] = found_BT.numpy()[inside_BT]
 
 
-def batches(lengths_Q: Integers, states: int) -> list[Batch]:
-    """All sequences, longest first; in a batch, none is shorter than half the longest, so that padding stays cheap."""
+def batches(lengths_Q: Integers, states: int, chosen_Q: Integers | None = None) -> list[Batch]:
+    """All sequences, or the chosen ones, longest first.
+
+    In a batch, none is shorter than half the longest, so that padding stays cheap.
+    """
     start_Q = np.concatenate([[0], np.cumsum(lengths_Q)[:-1]])
-    order_Q = np.argsort(-lengths_Q, kind="stable")
+    chosen_Q = np.arange(len(lengths_Q)) if chosen_Q is None else chosen_Q
+    order_Q = chosen_Q[np.argsort(-lengths_Q[chosen_Q], kind="stable")]
     found, begin = [], 0
     while begin < len(order_Q):
         longest = int(lengths_Q[order_Q[begin]])

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from trellis.inference.brief import brief
 from trellis.inference.chain import Chain, check_lengths
-from trellis.inference.transitions import Piece, Transition
+from trellis.inference.transitions import Dense, Piece, Transition
 from trellis.ops.precision import widened
+from trellis.ops.sequences import Rows, best_paths, native, side_by_side
 
 # Scores of state pairs held at once: 8 MB of float32, which stays in cache; chunks of 32 MB run half as fast.
 CHUNK = 1 << 21
@@ -49,8 +50,26 @@ class KBest(NamedTuple):
 
 def viterbi(chain: Chain) -> Paths:
     """The most probable state path of each row, and its joint log-probability with the tokens."""
+    if isinstance(chain.transition, Dense) and native(chain.log_columns_NS):
+        return _by_one_matrix(chain, chain.transition.log_matrix_SS.detach())
     best = k_best(chain, 1)
     return Paths(best.log_prob_BK[:, 0], best.states_BKT[:, 0])
+
+
+@torch.no_grad()
+def _by_one_matrix(chain: Chain, log_matrix_SS: Tensor) -> Paths:
+    """The same where one matrix is that of every step, which native code climbs row beside row."""
+    batch, time, states = chain.shape
+    check_lengths(chain.lengths_B, time)
+    log_columns_NS, index_BT = chain.columns()
+    lengths_B, log_first_BS = chain.lengths(), chain.exact_first().to(log_columns_NS)
+    order_B = lengths_B.argsort(descending=True, stable=True)[: int((lengths_B > 0).sum())]
+    length_B, from_B = lengths_B[order_B], torch.zeros_like(order_B)
+    groups_J = side_by_side(length_B.tolist(), states, torch.get_num_threads())
+    rows = Rows(order_B * time, length_B, order_B, from_B, length_B, groups_J)
+    found = best_paths(log_first_BS, log_matrix_SS.to(log_columns_NS), log_columns_NS, index_BT.flatten(), rows)
+    log_prob_B = found.log_prob_B.new_zeros(batch).index_copy_(0, order_B, found.log_prob_B)
+    return Paths(log_prob_B.to(log_columns_NS), chain.named(found.state_N.view(batch, 1, time))[:, 0])
 
 
 @torch.no_grad()

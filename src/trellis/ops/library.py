@@ -178,11 +178,11 @@ class Arguments(ctypes.Structure):
 def structure(pointers: str, numbers: str, reals: str = "", dtype: torch.dtype = torch.float32) -> type[Arguments]:
     """The mirror of a struct of api.h, by the names of its pointers, integers and reals.
 
-    A pointer leads to numbers of `dtype`, or to int64 if `:int` follows its name; without a tensor, or with None, it is
-    null.
+    A pointer leads to numbers of `dtype`, or to int64 or float64 if `:int` or `:double` follows its name; without a
+    tensor, or with None, it is null.
     """
-    named = [pointer.partition(":") for pointer in pointers.split()]
-    dtypes = {name: torch.int64 if kind else dtype for name, _, kind in named}
+    known = {"": dtype, "int": torch.int64, "double": torch.float64}
+    dtypes = {name: known[kind] for name, _, kind in (pointer.partition(":") for pointer in pointers.split())}
     kinds = ((dtypes, ctypes.c_void_p), (numbers.split(), ctypes.c_int64), (reals.split(), ctypes.c_double))
     fields = [(name, kind) for names, kind in kinds for name in names]
     return type("Arguments", (Arguments,), {"_fields_": fields, "__slots__": (), "dtypes": dtypes})
