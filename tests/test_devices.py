@@ -1,123 +1,37 @@
-"""Everything that models and runs do, on a device that is not the processor: the same answers, no tensor left behind.
+"""Everything that models do, on a device that is not the processor: the same answers, no tensor left behind.
 
 The device is a pretended one (pretend_device.py): it computes as the processor does without native code, and refuses
 to mix its tensors with the processor's.
 """
 
-import json
-import re
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 from trellis import inference, ops
-from trellis.cli import main
 from trellis.evaluation import PROTOCOLS, evaluate
+from trellis.inference.chain import NOT_BEGUN
 from trellis.inference.recursion import walk
 from trellis.inspection import explained, inspect_states, stationary
-from trellis.models import HMM, HMMConfig, load_model
-from trellis.models.feed_forward import FeedForward, FeedForwardConfig
-from trellis.models.hmm_rnn import HMMRNN, HMMRNNConfig
-from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
-from trellis.models.lstm import AWDLSTM, LSTM, AWDLSTMConfig, LSTMConfig
-from trellis.models.supports import partition, uniform_subsets
-from trellis.models.transformer import TransformerLM, TransformerLMConfig
-from trellis.text import BATCHINGS
-from trellis.training import checkpoints, loop
+from trellis.models import HMM, load_model
 
 from . import pretend_device as pretended
-from .pretend_device import PretendTensor, pretend_device
+from .device_models import BASELINES, HMMS, V, assert_same_there, counting
+from .pretend_device import pretend_device
 from .training.runs import (
-    BLOCK_V,
-    NEURAL,
-    SCALAR,
     STATES,
     WORDS,
-    diary,
     make_model,
-    run,
-    settings,
-    some_labels,
-    tensors,
     text,
 )
-
-V, MORE = WORDS.vocab_size, 16
-LOW = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 3}
-FLAT = NEURAL | {"transition": "low_rank"}
-
-
-def dense(seed, **shape):
-    return HMM(HMMConfig(V, STATES, **shape), seed)
-
-
-def blocks(seed, **shape):
-    return HMM(HMMConfig(V, MORE, "brown", 2, **({"width": 6} | shape)), seed, partition(BLOCK_V, MORE, 2))
-
-
-def uniform(seed, **shape):
-    return HMM(HMMConfig(V, MORE, "uniform", 2, **({"width": 6} | shape)), seed, uniform_subsets(V, MORE, 8, seed=2))
-
-
-HMMS = {
-    "dense scalar": dense,
-    "dense low-rank": partial(dense, **LOW),
-    "neural hierarchical": partial(blocks, **NEURAL),
-    "neural flat": partial(blocks, **FLAT),
-    "factored hierarchical": partial(blocks, **(NEURAL | {"encoder": "factored"})),
-    "hierarchical scalar": partial(blocks, **SCALAR),
-    "flat scalar": blocks,
-    "uniform neural": partial(uniform, **FLAT),
-    "uniform scalar": uniform,
-}
-BASELINES = {
-    "lstm": lambda seed: LSTM(LSTMConfig(V, width=6), seed),
-    "awd_lstm": lambda seed: AWDLSTM(AWDLSTMConfig(V, width=6, hidden=8, layers=2), seed),
-    "feed_forward": lambda seed: FeedForward(FeedForwardConfig(V, width=6), seed),
-    "transformer": lambda seed: TransformerLM(TransformerLMConfig(V, width=8, layers=2, heads=2, context=4), seed),
-    "hmm_rnn": lambda seed: HMMRNN(HMMRNNConfig(V, states=5, width=6), seed),
-}
 
 
 @pytest.fixture
 def device():
     with pretend_device() as device:
         yield device
-
-
-def there(thing, device):
-    """Tensors on the device, in whatever they are held."""
-    if isinstance(thing, Tensor):
-        return thing.to(device)
-    return {name: there(value, device) for name, value in thing.items()} if isinstance(thing, dict) else thing
-
-
-def answers(found):
-    """All tensors of an answer, by name."""
-    if isinstance(found, HMM):
-        return {name: tensor.detach() for name, tensor in found.state_dict().items()}
-    if isinstance(found, Tensor):
-        return {"answer": found.detach()}
-    names = getattr(found, "_fields", range(len(found)))
-    return {name: part.detach() for name, part in zip(names, found, strict=True)}
-
-
-def assert_same_there(ask, model, told, device, **near):
-    """Ask here, of PyTorch alone, then there; what is found there stays there."""
-    with ops.using(None):
-        want = answers(ask(model, **told))
-        model.zero_grad()
-        found = answers(ask(model.to(device), **there(told, device)))
-    model.to("cpu")
-    assert {name: tensor.device for name, tensor in found.items()} == dict.fromkeys(want, device)
-    for name in want:
-        assert_close(found[name].cpu(), want[name], **near, msg=lambda said, name=name: f"{name}: {said}")
-
-
-# Questions
 
 
 def situations(model):
@@ -132,11 +46,12 @@ def situations(model):
     state[:, 1:] *= torch.rand(3, model.config.states - 1, generator=generator) < 0.5
     carried = {"state": state / state.sum(1, keepdim=True)}
     spread = {"state": torch.full((3, model.config.states), 1 / model.config.states)}
+    fresh = {"state": carried["state"].index_fill(0, torch.tensor([1, 2]), NOT_BEGUN)}
     everything = {"labels_BT": lists_VK[ids][..., 2]}
     gaps, ragged, labels = {"missing_BT": missing}, {"lengths_B": lengths}, {"labels_BT": labels}
     ways = [
         {}, ragged, carried, ragged | carried, spread, gaps, gaps | ragged | carried, labels, labels | ragged | carried,
-        everything, everything | ragged | carried, gaps | labels,
+        everything, everything | ragged | carried, gaps | labels, fresh, gaps | ragged | fresh, labels | fresh,
     ]  # fmt: skip
     return [*({"ids_BT": ids} | told for told in ways), {"ids_BT": ids[:, :0]} | carried, {"ids_BT": ids[:0]}]
 
@@ -279,139 +194,7 @@ def test_an_hmm_draws_on_the_processor_so_that_a_seed_means_the_same_everywhere(
         assert draws != []  # otherwise this says nothing
 
 
-# Learning
-
-LEARNT = {
-    "dense scalar": (dense, {}),
-    "dense scalar, SGD": (dense, {"method": "sgd", "lr": 1.0, "weight_decay": 0.01}),
-    "dense scalar, dropout": (partial(dense, dropout=0.5), {}),
-    "dense low-rank": (partial(dense, **LOW, shared=True), {}),
-    "Baum-Welch": (dense, {"method": "baum_welch", "step_size": 0.5}),
-    "Baum-Welch, full batch": (dense, {"method": "baum_welch", "full_batch": True, "epochs": 2.0}),
-    "joint": (dense, {"objective": "joint"}),
-    "joint, Baum-Welch": (dense, {"objective": "joint", "method": "baum_welch"}),
-    "joint, blocks": (partial(blocks, **NEURAL, dropout=0.5), {"objective": "joint", "lr": 0.01}),
-    "neural hierarchical, dropout": (partial(blocks, **NEURAL, dropout=0.5), {"lr": 0.01, "accumulate": 2}),
-    "neural hierarchical, SGD": (partial(blocks, **NEURAL, dropout=0.5), {"method": "sgd", "lr": 0.5}),
-    "neural flat, dropout": (partial(blocks, **FLAT, dropout=0.5), {"lr": 0.01}),
-    "factored hierarchical": (partial(blocks, **(NEURAL | {"encoder": "factored"})), {"lr": 0.01}),
-    "hierarchical scalar, dropout": (partial(blocks, **SCALAR, dropout=0.5), {}),
-    "flat scalar": (blocks, {}),
-    "uniform neural, dropout": (partial(uniform, **FLAT, dropout=0.5), {"lr": 0.01}),
-    "uniform scalar": (uniform, {}),
-    "restarts": (dense, {"init": "restarts", "restarts": 2, "restart_steps": 2}),
-    **{name: (make, {"lr": 0.01}) for name, make in BASELINES.items()},
-}
-
-
-def few(**changes):
-    """Half the updates of other tests: here each of them takes longer."""
-    return settings(**({"epochs": 1.0, "checkpoint_every": 4} | changes))
-
-
-def labels_of(folder, make):
-    """Labels for a model, if it is to learn from any."""
-    model = make(0)
-    states, block_V = model.config.states, None if model.support is None else BLOCK_V
-    return some_labels(text(folder / "cache"), states, block_V)
-
-
-def learn(folder, make, device, *, resume=False, **changes):
-    labels = labels_of(folder, make) if changes.get("objective") == "joint" else None
-    with ops.using(None):
-        return run(folder, few(device=str(device), **changes), make=make, labels=labels, resume=resume)
-
-
-def assert_near_runs(here, there):
-    """Every number of the diary, and all that the newest checkpoint and the best model remember."""
-    ours, theirs = diary(here), diary(there)
-    assert [line.keys() for line in ours] == [line.keys() for line in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert other == pytest.approx(one, rel=1e-6)
-    ours, theirs = tensors(here), tensors(there)
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        if re.search(r"(starting|entering)\.norm\.bias", name):  # moves all logits alike: no matter but to rounding
-            continue
-        assert_close(theirs[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda said, name=name: f"{name}: {said}")
-
-
-@pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("name", LEARNT)
-def test_a_run_there_is_the_processors(name, batching, device, tmp_path):
-    make, changes = LEARNT[name]
-    learn(tmp_path / "here", make, "cpu", batching=batching, **changes)
-    learn(tmp_path / "there", make, device, batching=batching, **changes)
-    assert_near_runs(tmp_path / "here", tmp_path / "there")
-
-
-class CrashError(Exception):
-    pass
-
-
-@pytest.fixture
-def crashing(monkeypatch):
-    """Runs that crash after their fifth update, with a checkpoint of the fourth."""
-    write = loop.Metrics.write
-
-    def noted(self, update, **numbers):
-        write(self, update, **numbers)
-        if update == 5:
-            raise CrashError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Metrics, "write", noted)
-        yield patch
-
-
-@pytest.mark.parametrize("begun_here", [True, False])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dense scalar",
-        "Baum-Welch",
-        "joint",
-        "neural hierarchical, SGD",
-        "neural flat, dropout",
-        "uniform scalar",
-        "lstm",
-    ],
-)
-def test_a_run_goes_on_on_another_device(name, begun_here, crashing, device, tmp_path):
-    """And ends with the weights of one that was never disturbed."""
-    make, changes = LEARNT[name]
-    changes = {"batching": "streams"} | changes
-    places = ("cpu", device) if begun_here else (device, "cpu")
-    with pytest.raises(CrashError):
-        learn(tmp_path / "moved", make, places[0], **changes)
-    crashing.undo()
-    learn(tmp_path / "moved", make, places[1], resume=True, **changes)
-    learn(tmp_path / "undisturbed", make, "cpu", **changes)
-    assert_near_runs(tmp_path / "undisturbed", tmp_path / "moved")
-
-
-def test_carried_states_and_moments_go_on_where_the_model_is(crashing, device, tmp_path):
-    make, changes = LEARNT["neural hierarchical, dropout"]
-    with pytest.raises(CrashError):
-        learn(tmp_path, make, "cpu", batching="streams", **(changes | {"accumulate": 1}))
-    found = []
-
-    def noted(self, batch, state):
-        found.extend([batch.ids, batch.lengths, state, *self.model.parameters(), *self.model.buffers()])
-        found.extend(tensor for name, tensor in self.tensors().items() if not name.endswith("step"))
-        raise CrashError
-
-    crashing.setattr(loop.GradientLearner, "learn", noted)
-    with pytest.raises(CrashError):
-        learn(tmp_path, make, device, batching="streams", resume=True, **(changes | {"accumulate": 1}))
-    assert all(isinstance(tensor, PretendTensor) for tensor in found)
-
-
 # Measuring
-
-
-def counting(folder):
-    return KneserNey.for_text(KneserNeyConfig(V, order=3), text(folder / "cache"), WORDS, 0)
 
 
 @pytest.mark.parametrize("name", ["dense scalar", "neural hierarchical", "uniform neural", "kneser_ney", *BASELINES])
@@ -434,12 +217,6 @@ def test_an_impossible_token_there_is_found_where_it_is(protocol, device, tmp_pa
     model.set_tables(start, transition, emission / emission.sum(1, keepdim=True))
     found = evaluate(model.to(device), held_out, protocol, quiet=True)
     assert found.impossible_at == held_out.ids.tolist().index(WORDS.id("c"))
-
-
-def test_a_model_that_counts_is_measured_there(device, tmp_path):
-    for name, where in (("here", "cpu"), ("there", device)):
-        learn(tmp_path / name, lambda seed: counting(tmp_path), where)
-    assert_near_runs(tmp_path / "here", tmp_path / "there")
 
 
 def test_a_model_saved_there_is_the_same_here(device, tmp_path):
@@ -480,14 +257,11 @@ def test_a_support_that_stays_on_the_processor_is_noticed(device):
         model.score(torch.tensor([[2, 3]], device=device))
 
 
-def test_a_carried_state_that_stays_on_the_processor_is_noticed(device, monkeypatch, tmp_path):
+def test_a_carried_state_that_stays_on_the_processor_is_noticed(device):
     for name in ("dense scalar", "neural hierarchical"):
         model = HMMS[name](0).to(device)
         with pytest.raises(RuntimeError, match=r"got .* from the cpu"):
             model.score(torch.tensor([[2, 3]], device=device), torch.full((1, model.config.states), 0.1))
-    monkeypatch.setattr(loop, "carry", lambda state, carried, rows: state.cpu()[:rows] if carried else None)
-    with pytest.raises(RuntimeError, match=r"got .* from the cpu"):
-        learn(tmp_path, dense, device, batching="streams")
 
 
 @pytest.mark.parametrize("name", [*HMMS, *BASELINES])
@@ -495,62 +269,3 @@ def test_ids_that_stay_on_the_processor_are_noticed(name, device):
     model = (HMMS | BASELINES)[name](0).to(device)
     with pytest.raises(RuntimeError, match="from the cpu"):
         model.score(torch.tensor([[2, 3]]))
-
-
-# The command line
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """`trellis train` of a small text: exit code and what it said."""
-    lines = [" ".join("abcde"[(start + i) % 5] for i in range(6)) for start in range(5)] * 8
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines))
-    told = {"data.corpus": tmp_path / "text.txt", "data.valid": tmp_path / "text.txt", "out": tmp_path / "run"}
-    told |= {"model.states": 4, "training.batch_size": 4, "training.length": 8, "training.checkpoint_every": 2}
-
-    def call(*more):
-        code = main(["train", *(f"{name}={value}" for name, value in told.items()), *more])
-        return code, capsys.readouterr().err
-
-    return call
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
-def test_a_gpu_that_is_full_is_one_sentence_and_the_run_goes_on_from_its_checkpoint(
-    error, command, device, monkeypatch, tmp_path
-):
-    score, left = HMM.score, iter(range(5))
-
-    def scarce(self, *arguments, **more):
-        if self.training and next(left, None) is None:
-            raise error("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB")
-        return score(self, *arguments, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HMM, "score", scarce)
-        code, said = command(f"training.device={device}")
-    assert code == 2
-    assert said.splitlines()[-1].startswith("error: the GPU has not enough memory: ask for fewer states, a smaller")
-    assert "Traceback" not in said
-    assert [path.name for path in checkpoints.found(tmp_path / "run")] == ["checkpoint-2", "checkpoint-4"]
-    assert said.splitlines()[-1].endswith("or compute on the processor (--device cpu).")
-    code, said = command("--device", "cpu", "--resume")
-    assert code == 0, said
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["update"] for line in lines if "loss" in line] == list(range(1, 1 + lines[-1]["update"]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (["training.device=cudda"], r"training\.device cannot be 'cudda': did you mean 'cuda'\?"),
-        (["training.device=lazy:0", "training.precision=bf16"], r"there are no bf16 products on lazy:0: set "),
-    ],
-)
-def test_a_device_that_will_not_do_is_one_sentence_before_anything_is_written(
-    settings, sentence, command, device, tmp_path
-):
-    code, said = command(*settings)
-    assert code == 2
-    assert re.search(f"error: {sentence}", said)
-    assert not (tmp_path / "run").exists()

@@ -321,3 +321,12 @@ def improbable_cases(draw: st.DrawFn, missing: bool = True) -> Case:
     if missing and draw(st.booleans()):
         missing_BT = torch.tensor([[draw(st.booleans()) for _ in words_T] for words_T in words_BT])
     return Case(hmm, torch.tensor(words_BT), lengths_B, belief_BS, missing_BT)
+
+
+def with_leaves(case):
+    """The case of the distributions that some logits make, these logits, and a carried belief."""
+    leaves = [x.clone().requires_grad_() for x in case.hmm[:3]]
+    leaves += [] if case.belief_BS is None else [case.belief_BS.clone().requires_grad_()]
+    logs = [leaf.log_softmax(-1) for leaf in leaves[:2]] + [leaves[2].log_softmax(0)]
+    belief_BS = leaves[3] if len(leaves) > 3 else None
+    return case._replace(hmm=BlockedHmm(*logs, *case.hmm[3:]), belief_BS=belief_BS), leaves
