@@ -20,7 +20,6 @@ OF_MODEL = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_siz
 OF_TRAINING = {field.name for field in dataclasses.fields(TrainingSettings)}
 UPDATES = 300  # at least, if nothing is said
 LOOKS = 20  # at the validation data, if nothing is said: each may save a model
-VECTORS = ("start", "transition", "emission", "width")  # what expected counts cannot make: it takes free tables
 
 
 class Told(NamedTuple):
@@ -52,9 +51,7 @@ class Told(NamedTuple):
 
     def shape(self, text: IdFile) -> HMMConfig:
         """The model: as told, and where nothing was, as suits the text."""
-        chosen = model_for(len(text), self.model)
-        if self.training.method == "baum_welch":
-            chosen = {name: value for name, value in chosen.items() if name not in VECTORS}
+        chosen = model_for(len(text), self.model, scalar=self.training.method == "baum_welch")
         return build(HMMConfig, {**chosen, **self.model, "vocab_size": text.meta.vocab_size})
 
     def learning(self, text: IdFile, shape: HMMConfig, *, running: bool) -> TrainingSettings:
