@@ -19,6 +19,7 @@ from trellis.ops.precision import widened
 if TYPE_CHECKING:
     from trellis.models.distributions import Distributions
 
+NOTHING = -1  # in the place of a word, where a text has not begun
 TOLERANCE = 1e-4  # how far from one the sum of given probabilities may be
 
 
@@ -79,17 +80,23 @@ def probabilities(given: Any, name: str, like: Tensor) -> Tensor:
 
 
 class Texts(NamedTuple):
-    """A batch for a model that looks words up: zeros past each row's end, lengths also where all rows are full."""
+    """A batch for a model whose state is the last words of each row.
+
+    ids_BT     zeros past each row's end
+    before_BN  the words before, NOTHING where a text has not begun
+    lengths_B  also where all rows are full
+    inside_BT  which tokens there are
+    """
 
     ids_BT: Tensor
-    state: MaybeTensor
+    before_BN: Tensor
     lengths_B: Tensor
     inside_BT: Tensor
 
     @classmethod
     def of(cls, ids: Any, state: Any, lengths: Any, shape: tuple[int, int], device: torch.device) -> Texts:
-        """What was asked of a model whose vocabulary and state are so large."""
-        vocab_size, width = shape
+        """What was asked of a model whose vocabulary is so large and whose state is so many words."""
+        vocab_size, words = shape
         ids_BT = batch_of_ids(ids, device)
         rows, time = ids_BT.shape
         given_B = lengths_of_rows(lengths, rows, ids_BT.device)
@@ -97,7 +104,13 @@ class Texts(NamedTuple):
         check_ids(ids_BT, vocab_size)
         lengths_B = ids_BT.new_full((rows,), time) if given_B is None else given_B
         inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
-        return cls(ids_BT, state_of_rows(state, rows, width), lengths_B, inside_BT)
+        before_BN = state_of_rows(state, rows, words)
+        before_BN = ids_BT.new_full((rows, words), NOTHING) if before_BN is None else before_BN
+        return cls(ids_BT, before_BN, lengths_B, inside_BT)
+
+    def whole(self) -> Tensor:
+        """Each row with the words before it."""
+        return torch.cat([self.before_BN, self.ids_BT], 1)
 
 
 class Asked(NamedTuple):

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
-from trellis.models.asking import Texts
+from trellis.models.asking import NOTHING, Texts
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
 from trellis.models.scorer import MaybeTensor
 from trellis.models.softmax import TiedWords
-
-NOTHING = -1  # a word where a text has not begun; its vector is zero
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,11 @@ class FeedForward(Model):
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         before = self.config.order - 1
         texts = Texts.of(ids_BT, state, lengths_B, (self.config.vocab_size, before), self.device)
-        ids_BT, state, lengths_B, inside_BT = texts
-        batch, time = ids_BT.shape
-        state = ids_BT.new_full((batch, before), NOTHING) if state is None else state
-        all_BN = torch.cat([state, ids_BT], 1)
+        ids_BT, _, lengths_B, inside_BT = texts
+        all_BN = texts.whole()
         last_BN = all_BN.gather(1, lengths_B[:, None] + torch.arange(before, device=ids_BT.device))
         log_prob_N = self.words.log_probs(self._hidden(all_BN)[inside_BT], ids_BT[inside_BT])
-        log_prob_BT = log_prob_N.new_zeros(batch, time)
+        log_prob_BT = log_prob_N.new_zeros(ids_BT.shape)
         return log_prob_BT.masked_scatter(inside_BT, log_prob_N), last_BN
 
     def _hidden(self, all_BN: Tensor) -> Tensor:

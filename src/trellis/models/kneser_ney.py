@@ -103,8 +103,9 @@ class KneserNey(Model):
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         before = self.config.order - 1
         texts = Texts.of(ids_BT, state, lengths_B, (self.config.vocab_size, before), self.device)
-        ids_BT, state, lengths_B, inside_BT = texts
-        all_BN = torch.cat([self._beginning(len(ids_BT)) if state is None else state, ids_BT], 1)
+        texts = texts if state is not None else texts._replace(before_BN=self._beginning(len(texts.ids_BT)))
+        ids_BT, _, lengths_B, inside_BT = texts
+        all_BN = texts.whole()
         last_BN = all_BN.gather(1, lengths_B[:, None] + torch.arange(before, device=ids_BT.device))
         return self._prob(all_BN)[:, before:].log().masked_fill(~inside_BT, 0.0), last_BN
 

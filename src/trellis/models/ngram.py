@@ -21,7 +21,6 @@ from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.text import IdFile
 
 CHUNK = 1 << 24  # tokens counted at a time: 128 MB of pairs
-NOTHING = -1  # the last token of a row that has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +87,7 @@ class Bigram:
 
 def _contexts(texts: Texts) -> tuple[Tensor, Tensor]:
     """The token before each, B×T, and the last token of each row, B×1."""
-    before_B1 = texts.ids_BT.new_full((len(texts.ids_BT), 1), NOTHING) if texts.state is None else texts.state
-    all_BT = torch.cat([before_B1, texts.ids_BT], 1)
+    all_BT = texts.whole()
     return all_BT[:, :-1], all_BT.gather(1, texts.lengths_B[:, None])
 
 

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
-from trellis.models.asking import Texts
+from trellis.models.asking import NOTHING, Texts
 from trellis.models.hugging_face import library
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
 from trellis.models.scorer import MaybeTensor
 from trellis.models.softmax import word_log_probs
 from trellis.text import IdFile, Tokenizer
 
-NOTHING = -1  # in a state, where a window has not begun
 POSITIONS = 2**15  # rotary positions have no table: as a network over an HMM's states it takes more than its context
 BEGINNINGS = ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>")  # spellings of a token that begins a text
 
@@ -99,15 +98,12 @@ class TransformerLM(Model):
         """log p(token | tokens before it in its window), B×T, zero past a row's end; and the state to carry on from."""
         before = self.config.context - 1
         texts = Texts.of(ids_BT, state, lengths_B, (self.config.vocab_size, before), self.device)
-        ids_BT, state, lengths_B, inside_BT = texts
-        batch, time = ids_BT.shape
-        state = ids_BT.new_full((batch, before), NOTHING) if state is None else state
-        all_BN = torch.cat([state, ids_BT], 1)
-        past_B = (state != NOTHING).sum(1)
+        ids_BT, before_BN, lengths_B, inside_BT = texts
+        all_BN, past_B = texts.whole(), (before_BN != NOTHING).sum(1)
         windows = self._windows(all_BN, past_B, lengths_B)
         hidden_NR = self._hidden(windows.ids_MW)[windows.scored_MW]
         log_prob_N = word_log_probs(hidden_NR, self._words_VR, None, windows.ids_MW[windows.scored_MW])
-        log_prob_BT = log_prob_N.new_zeros(batch, time).masked_scatter(inside_BT, log_prob_N)
+        log_prob_BT = log_prob_N.new_zeros(ids_BT.shape).masked_scatter(inside_BT, log_prob_N)
         return log_prob_BT, self._last(all_BN, past_B, lengths_B)
 
     def _windows(self, all_BN: Tensor, past_B: Tensor, lengths_B: Tensor) -> _Windows:
