@@ -72,8 +72,10 @@ def test_the_checks_that_apply_pass_and_the_reasons_of_the_others_are_still_need
 
 
 def test_a_grid_search_finds_the_number_of_states():
-    X, _ = _two_states().sample(300, random_state=0)
-    search = GridSearchCV(CategoricalHMM(n_features=4, n_iter=8, random_state=0), {"n_components": [1, 2]}, cv=KFold(3))
+    X, _ = _two_states().sample(600, random_state=0)
+    search = GridSearchCV(
+        CategoricalHMM(n_features=4, n_iter=40, tol=1e-3, random_state=0), {"n_components": [1, 2]}, cv=KFold(3)
+    )
     assert search.fit(X).best_params_ == {"n_components": 2}
 
 

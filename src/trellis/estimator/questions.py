@@ -22,10 +22,10 @@ from trellis.estimator.checking import (
     checked_whole,
 )
 from trellis.estimator.expectation import Numbers, best_paths, model_of, walk
+from trellis.estimator.sampling import sample
 from trellis.estimator.sequences import Batch, batches
 from trellis.estimator.windows import Sequences
-from trellis.models import HMM, Tables
-from trellis.models.generation import sample
+from trellis.models import HMM
 
 try:
     from sklearn.utils import check_random_state
@@ -119,19 +119,17 @@ class Questions:
     def sample(self, n_samples: int = 1, random_state: Any = None, currstate: Any = None) -> tuple[Integers, Integers]:
         """One sequence drawn from the model: symbols (n_samples, 1) and states (n_samples,).
 
-        It begins in `currstate` if that is given. `random_state` is the estimator's own unless given here.
+        It begins in `currstate` if that is given. `random_state` is the estimator's own unless given here; a seed draws
+        what it draws in hmmlearn.
         """
-        length = checked_whole("n_samples", n_samples, 1)
-        tables = Tables(*(torch.from_numpy(table) for table in self.tables()))
-        first_S = tables.start_S
+        length, first = checked_whole("n_samples", n_samples, 1), None
         if currstate is not None:
-            if checked_whole("currstate", currstate, 0) >= self.n_components:
+            first = checked_whole("currstate", currstate, 0)
+            if first >= self.n_components:
                 raise InputError(f"currstate={currstate} is none of the {self.n_components} states (n_components).")
-            first_S = torch.zeros_like(first_S).index_fill_(0, torch.tensor(int(currstate)), 1.0)
         random = check_random_state(self.random_state if random_state is None else random_state)
-        generator = torch.Generator().manual_seed(int(random.randint(np.iinfo(np.int32).max)))
-        drawn = sample(first_S[None], tables.rows, torch.tensor([length]), generator=generator)
-        return drawn.tokens_BT.T.numpy(), drawn.states_BT[0].numpy()
+        symbols_T, states_T = sample(self.tables(), length, random, first)
+        return symbols_T[:, None], states_T
 
     def aic(self, X: Any, lengths: Any = None) -> float:
         """Akaike's criterion, −2 log-likelihood + 2 free parameters: the lower the better."""
