@@ -29,6 +29,7 @@ PUBLISHED = TrainingSettings(
     length=32,
     epochs=50,
     lr=0.01,
+    weight_decay=0.0,
     betas=(0.9, 0.999),
     clip=5,
     schedule="plateau",

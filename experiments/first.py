@@ -28,6 +28,7 @@ from trellis.models.ngram import Bigram, Unigram
 from trellis.progress import short_time
 from trellis.text import open_corpus, prepare
 from trellis.text.sources import open_split
+from trellis.training.defaults import CHOSEN
 
 RESULTS = HERE / "results" / "first"
 SMALL = 50_000  # bytes of the small text
@@ -136,7 +137,7 @@ def _train(name: str, arguments: list[str], data: Path, runs: Path, threads: int
         "protocol": said["protocol"],
         "seconds": round(said["seconds"] + said["validation_seconds"], 1),
         "states": getattr(model, "states", None),
-        "chosen": {one: getattr(training, one) for one in ("batching", "batch_size", "length", "epochs", "lr")},
+        "chosen": {one: getattr(training, one) for one in CHOSEN},
     }
 
 
@@ -147,7 +148,8 @@ def page(results: Path) -> str:
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for one in sorted(found, key=lambda one: one["tokens"]):
         default, counted = one["default"], one["perplexity"]
-        best = min(one["by_hand"], key=lambda run: run["perplexity"], default=None)
+        plain = [run for run in one["by_hand"] if "model.memory" not in run["command"]]
+        best = min(plain, key=lambda run: run["perplexity"], default=None)
         hand = ["", ""] if best is None else [f"{best['perplexity']:.1f}", short_time(best["seconds"])]
         rows.append(
             f"| {one['name']} | {one['tokens']:,} | {one['types']:,} | "

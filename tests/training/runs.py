@@ -97,7 +97,7 @@ def shared_model(case: str) -> Callable[[int], Model]:
 def settings(**changes: Any) -> TrainingSettings:
     """About 22 updates of 4 × 6 tokens, with a checkpoint now and then."""
     small: dict[str, Any] = {"batching": "windows", "batch_size": 4, "length": 6, "epochs": 2.0, "lr": 0.1}
-    return TrainingSettings(**(small | {"checkpoint_every": 3} | changes))
+    return TrainingSettings(**(small | {"weight_decay": 0.0, "validations": 4.0, "checkpoint_every": 3} | changes))
 
 
 def run(

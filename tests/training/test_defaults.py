@@ -11,7 +11,16 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.ngram import Bigram, Unigram
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 from trellis.training import TrainingSettings, train
-from trellis.training.defaults import CHOSEN, LONG, SIZES, batching_for, model_for, rate_for, training_for
+from trellis.training.defaults import (
+    CHOSEN,
+    SIZES,
+    UPDATES,
+    batching_for,
+    epochs_for,
+    model_for,
+    rate_for,
+    training_for,
+)
 from trellis.training.settings import CompleteSettings
 
 
@@ -44,13 +53,15 @@ def test_a_model_is_chosen_where_no_more_than_its_states_is_told():
 def test_a_rate_suits_the_parameters():
     scalar, low_rank = HMMConfig(9, 4), HMMConfig(9, 4, transition="low_rank", width=2)
     network = dataclasses.replace(low_rank, encoder="residual")
-    assert rate_for(scalar, 10**5) > rate_for(low_rank, 10**5) > rate_for(low_rank, 10**7) > rate_for(network, 10**5)
+    assert rate_for(scalar) > rate_for(low_rank) > rate_for(network)
 
 
-def test_of_a_very_long_text_a_part_is_learnt_from(tmp_path):
-    ids = text(tmp_path)
-    ids.meta = dataclasses.replace(ids.meta, tokens=10 * LONG)
-    assert training_for(TrainingSettings(), ids, make_model(0).config).epochs == pytest.approx(0.1)
+def test_a_long_text_is_read_as_often_as_minutes_allow_and_a_small_one_not_too_often():
+    assert epochs_for(10**6, 10_000) > epochs_for(10**6, 40_000) >= epochs_for(3 * 10**6, 40_000) >= 1
+    assert epochs_for(10**8, 32_000) == pytest.approx(epochs_for(10**9, 32_000) * 10, rel=0.05)
+    assert epochs_for(10**8, 32_000) < 0.1
+    assert epochs_for(10**4, 1_000) == SIZES[0].epochs
+    assert epochs_for(500, 100) * 500 == pytest.approx(UPDATES * SIZES[0].rows * SIZES[0].length, rel=0.05)
 
 
 def test_sequences_where_nothing_ends_a_document(tmp_path):
@@ -58,6 +69,8 @@ def test_sequences_where_nothing_ends_a_document(tmp_path):
     assert batching_for(ids) == "streams"
     ids.meta = dataclasses.replace(ids.meta, eos_id=None)
     assert batching_for(ids) == "sequences"
+    ids.meta = dataclasses.replace(ids.meta, documents=1)
+    assert batching_for(ids) == "streams"
 
 
 def test_defaults_learn_a_text_of_a_few_thousand_words_better_than_a_bigram(tmp_path, capsys):

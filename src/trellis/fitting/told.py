@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from trellis.errors import InputError, TrellisError
 from trellis.models import HMMConfig
 from trellis.settings import build, nearest
-from trellis.text import BATCHINGS, IdFile
+from trellis.text import IdFile
 from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 from trellis.training.defaults import model_for, training_for
@@ -18,8 +18,6 @@ ARGUMENTS = ("lengths", "valid", "tokenizer", "column", "quiet", "data_dir")  # 
 OF_TEXT = ("vocab_size", "min_count")  # what can be told of how a text becomes tokens
 OF_MODEL = {field.name for field in dataclasses.fields(HMMConfig)} - {"vocab_size", "architecture"}  # these are found
 OF_TRAINING = {field.name for field in dataclasses.fields(TrainingSettings)}
-UPDATES = 300  # at least, if nothing is said
-LOOKS = 20  # at the validation data, if nothing is said: each may save a model
 
 
 class Told(NamedTuple):
@@ -28,7 +26,6 @@ class Told(NamedTuple):
     data: DataSettings
     model: Mapping[str, Any]
     training: TrainingSettings
-    said: frozenset[str]  # the settings that were said
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], states: int | None, seed: int, data_dir: str | None) -> Told:
@@ -45,7 +42,7 @@ class Told(NamedTuple):
         try:
             build(HMMConfig, {"vocab_size": 2**31 - 1, "states": 2**10, **model})  # before any slow work
             data = build(DataSettings, {**text, "data_dir": data_dir})
-            return cls(data, model, build(TrainingSettings, {**training, "seed": seed}), frozenset(settings))
+            return cls(data, model, build(TrainingSettings, {**training, "seed": seed}))
         except TrellisError as error:
             raise InputError(str(error)) from error
 
@@ -55,20 +52,6 @@ class Told(NamedTuple):
         return build(HMMConfig, {**chosen, **self.model, "vocab_size": text.meta.vocab_size})
 
     def learning(self, text: IdFile, shape: HMMConfig, *, running: bool) -> TrainingSettings:
-        """The training: samples are learnt from whole, each from its start; a text in streams that carry the belief.
-
-        Of little data, there are as many passes as it takes to learn anything; looks at the validation data are few.
-        """
-        told = self.training
-        batching = told.batching or ("streams" if running else "sequences")
-        rows = told.batch_size or min(training_for(told, text, shape).batch_size, len(text))
-        settings = training_for(dataclasses.replace(told, batching=batching, batch_size=rows), text, shape)
-        if told.epochs is None and told.method != "baum_welch":
-            cut = BATCHINGS[batching](text, batch_size=rows, length=settings.length)
-            epochs = max(settings.epochs, UPDATES * settings.accumulate / cut.steps_per_epoch)
-            settings = dataclasses.replace(settings, epochs=epochs)
-        return (
-            settings
-            if "validations" in self.said
-            else dataclasses.replace(settings, validations=LOOKS / settings.epochs)
-        )
+        """The training: samples are learnt from whole, each from its start; a text in streams that carry the belief."""
+        batching = self.training.batching or ("streams" if running else "sequences")
+        return training_for(dataclasses.replace(self.training, batching=batching), text, shape)

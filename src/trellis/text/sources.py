@@ -42,7 +42,7 @@ class DataSettings:
     tokenizer: str = "words"  # words (between spaces), bpe (learnt pieces), characters, bytes, integers (whole numbers
     # between spaces, and what a .npy file holds), or a tokenizer's folder
     vocab_size: int | None = None  # types to learn; by default all there are, or 8,192 pieces for bpe
-    min_count: int | None = None  # words: rarer ones are <unk>; by default 1 if the text has <unk> already, or less than
+    min_count: int | None = None  # words: rarer ones are <unk>; by default 1 if the text has <unk>, or less than
     # 2,000 words; else 2, of more than 300,000 words 3, of more than three million 5
     max_tokens: int | None = None  # stop after the document that reaches so many; by default take all
     valid_tokens: int | None = None  # validation text: the same limit

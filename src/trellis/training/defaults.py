@@ -24,22 +24,21 @@ class Size(NamedTuple):
     width: int
     rows: int  # of a batch
     length: int  # of a row
-    epochs: float
-    lr: float  # of vectors
+    epochs: float  # at most: of a small text, more would learn it by heart
 
 
 SIZES = (
-    Size(30_000, 128, 32, 8, 16, 8, 0.05),
-    Size(120_000, 256, 64, 16, 32, 8, 0.05),
-    Size(500_000, 512, 64, 64, 32, 5, 0.05),
-    Size(1_500_000, 512, 64, 64, 32, 3, 0.03),
-    Size(5_000_000, 512, 64, 128, 32, 1, 0.03),
-    Size(math.inf, 512, 128, 200, 64, 1, 0.03),
+    Size(30_000, 128, 32, 8, 16, 8),
+    Size(120_000, 256, 64, 16, 32, 8),
+    Size(500_000, 512, 64, 64, 32, 6),
+    Size(5_000_000, 512, 64, 128, 32, 8),
+    Size(math.inf, 512, 64, 128, 64, 8),
 )
-LONG = 8_000_000  # tokens that are learnt from in a few minutes: of more text, a part
-SHAPE = ("states", "start", "transition", "emission", "width")  # of an HMM: chosen together
+UPDATES = 300  # at least, in a run, however small the text is
+VALIDATIONS = 20  # about, in a long run: each may save a model
+WORK = 1.2e13  # multiplications and additions of a run: a minute and a half on two cores
 FREE = {"kind", "states", "memory", "memory_dropout", "bias", "dropout", "init_scale"}  # go with any such choice
-CHOSEN = ("batching", "batch_size", "length", "epochs", "lr")  # of training
+CHOSEN = ("batching", "batch_size", "length", "epochs", "lr", "weight_decay", "validations")  # of training
 
 
 def model_for(tokens: int, told: Mapping[str, Any], *, scalar: bool = False) -> dict[str, Any]:
@@ -61,34 +60,51 @@ def model_for(tokens: int, told: Mapping[str, Any], *, scalar: bool = False) -> 
 def training_for(settings: TrainingSettings, text: IdFile, model: ModelConfig) -> CompleteSettings:
     """The settings with all that was left open chosen for this text and model."""
     size = _size(len(text))
+    epochs = epochs_for(len(text), text.meta.vocab_size) if settings.epochs is None else settings.epochs
     chosen = {
         "batching": batching_for(text),
-        "batch_size": size.rows,
+        "batch_size": min(size.rows, len(text)),
         "length": size.length,
-        "epochs": size.epochs if len(text) <= LONG else float(f"{LONG / len(text):.2g}"),
-        "lr": rate_for(model, len(text)),
+        "epochs": epochs,
+        "lr": rate_for(model),
+        "weight_decay": 0.1 if _has_vectors(model) else 0.0,
+        "validations": min(4.0, VALIDATIONS / epochs),
     }
     told = {name: value for name, value in _values(settings).items() if value is not None or name not in chosen}
     return CompleteSettings(**(chosen | told))
 
 
 def batching_for(text: IdFile) -> Batching:
-    """Streams for running text; sequences where no token marks the end of a document, for then each stands alone."""
-    return "streams" if text.meta.eos_id is not None else "sequences"
+    """Streams for running text; sequences where documents end without a token for it, for then each stands alone."""
+    return "streams" if text.meta.eos_id is not None or text.meta.documents == 1 else "sequences"
 
 
-def rate_for(model: ModelConfig, tokens: int) -> float:
-    """A learning rate that suits the parameters of a model, and the size of its text."""
+def rate_for(model: ModelConfig) -> float:
+    """A learning rate that suits the parameters of a model."""
     if not isinstance(model, HMMConfig):
         return 3e-3
-    if not model.roles():
+    if not _has_vectors(model):
         return 0.3
-    return _size(tokens).lr if model.encoder == "table" else 0.01
+    return 0.05 if model.encoder == "table" else 0.01
+
+
+def epochs_for(tokens: int, vocab_size: int) -> float:
+    """Passes that suit a text: as many as a minute or two allow of the model that would be chosen, if they help."""
+    size = _size(tokens)
+    # Forward and backward: a step of the recursion, and a share of the emissions, which are made once a batch.
+    work = 6.0 * size.states * (size.states + size.width * vocab_size / (size.rows * size.length))
+    found = max(min(size.epochs, WORK / work / tokens), UPDATES * size.rows * size.length / tokens)
+    return float(max(1, round(found))) if found > 0.75 else float(f"{found:.2g}")
 
 
 def length_for(text: IdFile) -> int:
     """Tokens in a row that suit a text."""
     return _size(len(text)).length
+
+
+def _has_vectors(model: ModelConfig) -> bool:
+    """Whether probabilities are products of vectors, which a decay keeps short; free ones it would make equal."""
+    return isinstance(model, HMMConfig) and bool(model.roles())
 
 
 def _size(tokens: int) -> Size:

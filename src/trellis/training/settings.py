@@ -34,7 +34,7 @@ class TrainingSettings:
     lr: float | None = None  # AdamW, SGD: highest learning rate; by default what suits the model's parameters
     network_lr: float | None = None  # the same for the networks of an HMM's encoder; by default training.lr
     betas: tuple[float, ...] = (0.9, 0.95)  # AdamW: decay of the gradient's first and second moment
-    weight_decay: float = 0.0  # AdamW, SGD: decoupled weight decay
+    weight_decay: float | None = None  # AdamW, SGD: decoupled weight decay; by default 0.1 of an HMM's vectors, else 0
     clip: float = 5.0  # AdamW, SGD: largest norm of the gradient of the mean loss
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"  # how the rate falls after the warm-up
     warmup: float = 0.05  # share of the run over which the rate, or the step size, rises from zero
@@ -52,7 +52,7 @@ class TrainingSettings:
     restarts: int | None = None  # init=restarts: seeds to try; by default 5
     restart_steps: int = 100  # init=restarts: updates each of them gets before the choice, at most those of the run
 
-    validations: float = 4.0  # validations an epoch
+    validations: float | None = None  # validations an epoch; by default 4, or so many that a run has about 20
     checkpoint_every: int = 200  # updates between checkpoints
     keep: int = 2  # newest checkpoints kept
     precision: Literal["float32", "bf16"] = "float32"  # of the matrix products
@@ -74,8 +74,9 @@ class TrainingSettings:
             if not 0 <= getattr(self, name) <= 1:
                 raise TrellisError(f"training.{name} must lie between 0 and 1, not {getattr(self, name)}.")
         for name in ("smoothing", "weight_decay", "patience", "tolerance"):
-            if getattr(self, name) < 0:
-                raise TrellisError(f"training.{name} cannot be negative, as {getattr(self, name)} is.")
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise TrellisError(f"training.{name} cannot be negative, as {value} is.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise TrellisError(f"training.betas must be two numbers from 0 up to 1, not {list(self.betas)}.")
         for name, known in (("objective", OBJECTIVES), ("init", INITIALISERS)):
@@ -103,3 +104,5 @@ class CompleteSettings(TrainingSettings):
     length: int = 64
     epochs: float = 1.0
     lr: float = 0.05
+    weight_decay: float = 0.0
+    validations: float = 4.0
