@@ -28,7 +28,7 @@ def _elsewhere(tmp_path, monkeypatch):
 def test_a_file_is_all_it_takes(capsys, novel, tmp_path):
     code, out, err = call(capsys, "train", novel, "training.epochs=2")
     assert code == 0
-    assert "chosen for a text of this size: model.states=" in err
+    assert "(set what you like): model.states=" in err
     assert "training.epochs" not in err.split("chosen for")[1], "it was told"
     assert "validating on novel.txt, its end" in err
     assert "a unigram's" in out
@@ -57,7 +57,7 @@ def test_the_evaluation_that_is_recommended_is_by_the_same_protocol(capsys, plac
 
 def test_what_was_chosen_stands_when_the_run_goes_on(capsys, novel, monkeypatch):
     done(capsys, "train", novel, *FEW, "out=r")
-    monkeypatch.setattr("trellis.training.defaults.SIZES", (Size(float("inf"), 9, 9, 9, 9, 9.0, 0.9),))
+    monkeypatch.setattr("trellis.training.defaults.SIZES", (Size(float("inf"), 9, 9, 9, 9, 9.0),))
     done(capsys, "train", novel, *FEW, "out=r", "--resume")
     code, _, err = call(capsys, "train", novel, *FEW, "out=r", "training.batch_size=9", "--resume")
     assert code == 2

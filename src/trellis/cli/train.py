@@ -80,7 +80,7 @@ def run(
             save(config, config.folder / RUN_FILE)
         _announce(config, texts)
         if chosen := choices(asked, told, config):
-            say(f"chosen for a text of this size: {chosen}")
+            say(f"chosen for a text of this size, to take a minute or two (set what you like): {chosen}")
     try:
         taught = distilled(config, shape, texts) if config.training.init == "distill" else None
         trained = train(
@@ -182,6 +182,10 @@ def _check_folder(config: RunConfig, told: Mapping[str, Any], resume: bool) -> t
     return config, known or not begun
 
 
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.3g}"
+
+
 def choices(asked: RunConfig, told: Mapping[str, Any], config: RunConfig) -> str:
     """What was chosen and not told, as settings that could have been."""
     from trellis.config import scalar
@@ -193,7 +197,7 @@ def choices(asked: RunConfig, told: Mapping[str, Any], config: RunConfig) -> str
         training = [name for name in training if name != "lr"]
     return " ".join(
         [f"model.{name}={getattr(config.model, name)}" for name in shape]
-        + [f"training.{name}={getattr(config.training, name)}" for name in training]
+        + [f"training.{name}={_short(getattr(config.training, name))}" for name in training]
     )
 
 
