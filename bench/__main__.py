@@ -1,4 +1,4 @@
-"""`python -m bench`: race the peers, grow Trellis, time blocked models, kernels and encoders, and write it all down."""
+"""`python -m bench`: race the peers, grow Trellis, time its parts, the estimator too, and write it all down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import blocked, encoders, growth, kernels, machine, report
+from bench import blocked, categorical, encoders, growth, kernels, machine, report
 from bench.against import against
 from bench.blocked_problem import BrownTask
 from bench.contenders import DYNAMAX_PLAIN, FAST, SLOW, Entry
@@ -24,7 +24,7 @@ from trellis.progress import Progress
 QUICK = tuple(entry for entry in (*FAST, *SLOW) if entry is not DYNAMAX_PLAIN)  # which is the same code again
 DEFAULT_OUT = machine.ROOT / "docs" / "bench"
 TINY = Problem(states=16, words=50, batch=4, length=8, rank=8)
-PARTS = ("race", "growth", "blocked", "kernels", "encoders")
+PARTS = ("race", "growth", "blocked", "kernels", "encoders", "categorical")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Plan:
     brown: BrownTask
     matches: tuple[kernels.Match, ...]  # native kernels against PyTorch
     encoders: Problem
+    categorical: tuple[categorical.Task, ...]  # the estimator beside hmmlearn's
     entries: tuple[Entry, ...]
     rounds: int  # turns each fast contender has
     repeats: int  # timed steps at each size of growth and blocked models
@@ -53,6 +54,7 @@ def full(data_dir: str | None = None) -> Plan:
         brown=BrownTask(data_dir=data_dir),
         matches=kernels.matches(),
         encoders=Problem(words=32_000),
+        categorical=categorical.tasks(),
         entries=(*FAST, *SLOW),
         rounds=5,
         repeats=3,
@@ -70,6 +72,7 @@ def quick(data_dir: str | None = None) -> Plan:
         brown=BrownTask(clusters=4, data_dir=data_dir, tokens=1000),
         matches=kernels.quick_matches(),
         encoders=TINY,
+        categorical=categorical.quick_tasks(),
         entries=QUICK,
         rounds=1,
         repeats=1,
@@ -115,6 +118,11 @@ def _encode(plan: Plan, patience: Patience, quiet: bool) -> dict[str, Any]:
         return encoders.compare(plan.encoders, plan.rounds, plan.limit, patience, _teller(bar))
 
 
+def _estimate(plan: Plan, quiet: bool) -> list[dict[str, Any]] | None:
+    with Progress("categorical", len(plan.categorical), unit="sizes", quiet=quiet) as bar:
+        return categorical.compare(plan.categorical, plan.rounds, plan.wait, _teller(bar))
+
+
 def _teller(bar: Progress) -> Callable[[str], None]:
     return lambda name: bar.advance(1, name)
 
@@ -129,6 +137,7 @@ def run(plan: Plan, command: str, parts: Sequence[str] = PARTS, quiet: bool = Fa
         "blocked": _blocked(plan, Patience(plan.wait), quiet) if "blocked" in parts else None,
         "kernels": _compare(plan, Patience(plan.wait), quiet) if "kernels" in parts else None,
         "encoders": _encode(plan, Patience(plan.wait), quiet) if "encoders" in parts else None,
+        "categorical": _estimate(plan, quiet) if "categorical" in parts else None,
     }
     return {
         "command": command,
