@@ -1,7 +1,6 @@
 import gc
 import math
 import shutil
-import sys
 
 import numpy as np
 import pandas as pd
@@ -165,7 +164,7 @@ def test_an_interrupted_fit_is_interrupted_and_leaves_nothing(tmp_path, monkeypa
     def stop(*arguments, **settings):
         raise Stopped("stopped after update 1 of 2")
 
-    monkeypatch.setattr(sys.modules["trellis.fitting.fit"], "train", stop)  # the function bears the name too
+    monkeypatch.setattr("trellis.fitting.pipeline.train", stop)
     with pytest.raises(KeyboardInterrupt):
         trellis.fit(TEXTS, **QUICK)
     assert list(tmp_path.iterdir()) == []
