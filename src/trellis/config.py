@@ -96,7 +96,8 @@ def load_told(path: Path | None, overrides: Sequence[str]) -> tuple[RunConfig, M
     shape = config_class(model.get("kind", DEFAULT))
     _check_names({**values, "model": model}, list(_known(shape)))
     told = {name: value for name, value in model.items() if name != "kind"}
-    shaped = build(shape, {**told, "vocab_size": ANY_VOCABULARY}, "model.")
+    parts = model_for(1, model) if told.get("memory") else {}  # it goes with the parts that will be chosen alone
+    shaped = build(shape, {**parts, **told, "vocab_size": ANY_VOCABULARY}, "model.")
     return dataclasses.replace(build(RunConfig, values), model=shaped), model
 
 

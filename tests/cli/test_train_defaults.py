@@ -97,3 +97,9 @@ def test_restarts_without_validation_text_are_refused_before_anything_is_announc
 def test_baum_welch_gets_parameters_that_it_can_set(capsys, novel):
     code, _, err = call(capsys, "train", novel, "model.states=4", "training.method=baum_welch", "training.epochs=1")
     assert (code, "model.transition" in err) == (0, False)
+
+
+def test_a_memory_is_all_that_need_be_said(capsys, novel):
+    assert call(capsys, "train", novel, "model.memory=1", "training.epochs=0.1")[0] == 0
+    code, _, err = call(capsys, "train", novel, "model.memory=1", "model.transition=scalar", "out=no")
+    assert (code, "model.memory needs" in err) == (2, True)
