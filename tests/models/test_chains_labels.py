@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from trellis import TrellisError
+from trellis.inference.chain import NOT_BEGUN
 from trellis.models import HMM, HMMConfig
 from trellis.models.supports import partition, uniform_subsets
 
@@ -83,7 +84,7 @@ def brute(model, ids_BT, labels_BT, lengths_B, state=None, missing_BT=None):
             totals.append(listed.log_likelihood())
         found_T = torch.stack(totals).diff()
         scores.append(torch.nn.functional.pad(found_T, (0, ids_BT.shape[1] - length)))
-        before_S = tables[0].exp() if belief_S is None else belief_S
+        before_S = torch.full_like(tables[0], NOT_BEGUN) if belief_S is None else belief_S
         states.append(before_S if listed is None else listed.posterior()[-1])
     return torch.stack(scores), torch.stack(states)
 
