@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trellis.cli.settings import page
+from trellis.cli.train import SETTINGS
 from trellis.config import RunConfig
 from trellis.meanings import every_setting
 from trellis.models.registry import KINDS, config_class
@@ -85,3 +86,6 @@ def test_help_of_train_names_settings_that_there_are():
         assert name in told
         assert name in settings()
     assert "trellis settings" in told
+    for group, names in SETTINGS.items():
+        assert names.split() == [name.partition(".")[2] for name in settings() if name.startswith(f"{group}.")]
+        assert f"{group}. {names}" in told

@@ -23,8 +23,20 @@ if TYPE_CHECKING:
     from trellis.text.sources import Texts
     from trellis.training import Trained
 
+# Written out, because reading them from where they are defined takes PyTorch's seconds; a test compares.
+SETTINGS = {
+    "data": "corpus valid test data_dir tokenizer vocab_size min_count max_tokens valid_tokens labels",
+    "model": "kind states support blocks unclustered start transition emission encoder width parameters shared "
+    "monolithic layers skip relu norm heads network inputs bias memory memory_dropout dropout init_scale",
+    "training": "method batching batch_size length shuffle accumulate epochs seed lr network_lr betas weight_decay "
+    "clip schedule warmup final patience factor full_batch step_size tolerance smoothing objective init restarts "
+    "restart_steps validations checkpoint_every keep precision device",
+    "distill": "teacher layer pca points iterations restarts seed tokens lr counts centroids head frozen",
+}
 EXAMPLE = (
-    "Examples:\n\ntrellis train novel.txt\n\ntrellis train pydocs model.states=256 training.epochs=10\n\n"
+    "Settings, by group; `trellis settings lr` explains one, `trellis settings` all:\n\n"
+    + "\n\n".join(f"{group}. {names}" for group, names in SETTINGS.items())
+    + "\n\nExamples:\n\ntrellis train novel.txt\n\ntrellis train pydocs model.states=256 training.epochs=10\n\n"
     "trellis train runs/pydocs-256 --resume\n\ntrellis train ptb-low-rank --data-dir data\n\n"
     "torchrun --nproc-per-node 2 -m trellis train novel.txt"
 )
@@ -49,8 +61,8 @@ def run(
 ) -> None:
     """Train a model. The run's folder gets its settings, checkpoints, metrics and the best model.
 
-    What is not set is chosen for the text, and said. Set first: model.states, training.epochs, training.lr, out.
-    `trellis settings` explains these and all others.
+    What is not set is chosen for the text, and said. Set first: model.states (how many), training.epochs (passes over
+    the text), training.lr (the learning rate), out (the run's folder).
 
     Ctrl-C or SIGTERM stops after the current update, with a checkpoint, and exit code 3; --resume goes on.
     """
