@@ -4,12 +4,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trellis.estimator import windows
+from trellis.estimator import expectation, windows
 from trellis.estimator.checking import Distributions
 from trellis.estimator.expectation import Data, Numbers, best_paths, expected, walk
 from trellis.estimator.windows import Sequences, cut
+from trellis.ops.sequences import best_paths as best_paths_of
+from trellis.ops.sequences import expect
 
 from .peers import tables
+
+
+@pytest.fixture(autouse=True)
+def paths_are_cut_whatever_the_number_of_states(monkeypatch):
+    monkeypatch.setattr(expectation, "CUT_PATHS_FROM", 0)
+
 
 LENGTHS = st.lists(st.integers(1, 3000), min_size=1, max_size=6)
 
@@ -66,7 +74,7 @@ def test_cut_sequences_are_counted_as_whole_ones_are(name, dtype):
     three, lengths = Distributions(*MODELS[name]()), np.array([20_000, 700])
     symbols = np.random.RandomState(0).randint(6, size=20_700)
     made, whole = (Data(symbols, Sequences(symbols, lengths, len(three.startprob))) for _ in range(2))
-    whole.sequences.overlap = None
+    whole.sequences.leave_whole()
     assert len(made.sequences.cut().rows.begin_B) > 2
     near = 1e-9 if dtype == torch.float64 else 1e-3
     found, true = expected(three, made, dtype), expected(three, whole, dtype)
@@ -145,3 +153,26 @@ def test_many_sequences_are_cut_only_for_memory(monkeypatch):
     monkeypatch.setattr(windows, "LARGEST_PIECE", 5_000)
     assert len(cut(np.array([4_000] * 30), 3, 32, 1).left_C) == 0
     assert len(cut(np.array([12_000] + [4_000] * 30), 3, 32, 1).left_C) == 1
+
+
+def test_a_few_short_rows_tell_how_far_apart_all_are():
+    symbols, lengths = np.random.RandomState(0).randint(6, size=40_000), np.array([30_000, 10_000])
+    for model in (tables(0, 5, 6), sticky(0.9)):
+        numbers = Numbers.of(Distributions(*model), torch.float64)
+        made, ids = cut(lengths, len(model[0]), 48, 1), torch.from_numpy(symbols)
+        some = made.some(48)
+        assert int(some.rows.length_B.sum()) <= 2 * windows.PROBED * 3 * 48
+        distances = [rows.apart(expect(*numbers, ids, rows.rows)) for rows in (some, made)]
+        assert max(distances) < 1e-12 or 0.5 < np.log(distances[0]) / np.log(distances[1]) < 2.0
+        paths = best_paths_of(*numbers.logarithms(), ids, some.rows)
+        assert some.paths_apart(paths) < 1e-9 or model[1][0, 0] > 0.8
+
+
+def test_paths_of_few_states_are_left_whole(monkeypatch):
+    monkeypatch.undo()
+    sequences = Sequences(np.random.RandomState(0).randint(6, size=4_000), np.array([4_000]), 5)
+    with_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    best_paths(Numbers.of(Distributions(*tables(0, 5, 6)), torch.float64), sequences)
+    torch.set_num_threads(with_threads)
+    assert sequences.overlap is None

@@ -18,6 +18,9 @@ from trellis.estimator.windows import NEAR, NEAR_LOG, Cut, Sequences
 from trellis.models import HMM, HMMConfig
 from trellis.ops import sequences as walks
 
+# States from which on windows of paths are faster than one row on one thread: their matrix does not stay in the cache.
+CUT_PATHS_FROM = 128
+
 
 class Data(NamedTuple):
     """What is learned from: the symbols of all sequences, the sequences, and states where these are known."""
@@ -118,6 +121,8 @@ def walk(numbers: Numbers, sequences: Sequences, *, counts: bool) -> tuple[Cut, 
 def best_paths(numbers: Numbers, sequences: Sequences) -> walks.BestPaths:
     """The most probable path of every sequence."""
     logarithms = numbers.logarithms()
+    if sequences.states < CUT_PATHS_FROM and torch.get_num_threads() == 1:
+        sequences.leave_whole()
 
     def along(rows: walks.Rows) -> walks.BestPaths:
         return walks.best_paths(*logarithms, sequences.symbols_N, rows)

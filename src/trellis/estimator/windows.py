@@ -22,7 +22,7 @@ from trellis.ops.sequences import SIDE_BY_SIDE, BestPaths, Expected, Rows, side_
 FIRST_OVERLAP, LARGEST_OVERLAP = 32, 2048
 MOST_TIMES = 16.0  # by which they widen at once
 PROBED = 2  # meetings of windows that are tried before all
-PIECE = 8  # overlaps that a window counts at least, so that overlaps cost a quarter at most
+PIECE = 16  # overlaps that a window counts at least, so that overlaps cost an eighth at most
 LARGEST_PIECE = 1 << 14  # symbols that a window counts
 # How far windows may differ, relatively, or of logarithms absolutely: some roundings.
 NEAR = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -39,14 +39,22 @@ class Cut(NamedTuple):
     left_C: Tensor
     right_C: Tensor
 
-    def some(self) -> Cut:
-        """The rows of a few meetings."""
-        left_C, right_C = self.left_C[:PROBED], self.right_C[:PROBED]
-        chosen_B = torch.cat([left_C, right_C]).unique()  # in order, so that they are longest first
-        begin, length, which, from_, to = (given[chosen_B] for given in self.rows[:5])
-        rows = Rows(begin, length, which, from_, to, torch.tensor([0, len(chosen_B)]))
-        found_C = (torch.searchsorted(chosen_B, places_C) for places_C in (left_C, right_C))
-        return Cut(rows, self.sequence_B[chosen_B.numpy()], *found_C)
+    def some(self, overlap: int) -> Cut:
+        """A few meetings, of rows no longer than it takes to see whether they agree."""
+        chosen_C = torch.linspace(0, len(self.left_C) - 1, PROBED).long()
+        left, right = (_picked(self.rows, at_C[chosen_C]) for at_C in (self.left_C, self.right_C))
+        late_C = (left.to_B - 2 * overlap).clamp_min(0)
+        left = left._replace(
+            begin_B=left.begin_B + late_C, length_B=left.length_B - late_C, to_B=left.to_B - late_C,
+            which_B=torch.where(late_C > 0, 1, left.which_B), from_B=(left.from_B - late_C).clamp_min(0),
+        )  # fmt: skip
+        end_C = torch.minimum(right.length_B, right.from_B + 2 * overlap)
+        right = right._replace(length_B=end_C, to_B=torch.minimum(right.to_B, end_C))
+        order_B = torch.cat([left.length_B, right.length_B]).argsort(descending=True, stable=True)
+        both = Rows(*(torch.cat(pair) for pair in zip(left, right, strict=True)))
+        rows = _picked(both, order_B)._replace(group_J=torch.tensor([0, len(order_B)]))
+        left_C, right_C = order_B.argsort().split(PROBED)
+        return Cut(rows, np.zeros(len(order_B), dtype=np.int64), left_C, right_C)
 
     def apart(self, found: Expected) -> float:
         """How far apart, relatively, beliefs and messages are where rows meet; infinitely, if one of them is lost."""
@@ -75,6 +83,12 @@ class Cut(NamedTuple):
         return log_prob_Q
 
 
+def _picked(rows: Rows, at_C: Tensor) -> Rows:
+    """Some rows, in no groups yet."""
+    begin, length, which, from_, to, group = rows
+    return Rows(begin[at_C], length[at_C], which[at_C], from_[at_C], to[at_C], group[:0])
+
+
 def _distance(a_CS: Tensor, b_CS: Tensor) -> float:
     """The largest of Hilbert's distances between rows: how far they are from being multiples of one another."""
     there_CS = a_CS > 0
@@ -101,12 +115,17 @@ class Sequences:
             self._cut = cut(self.lengths_Q, self.states, self.overlap, torch.get_num_threads())
         return self._cut
 
+    def leave_whole(self) -> None:
+        """Cut none."""
+        self.overlap = self._cut = None
+
     def walk(self, along: Callable[[Rows], T], apart: Callable[[Cut, T], float], near: float) -> tuple[Cut, T]:
         """What is found along rows that are no further apart than `near`; before the first time, a few are tried."""
         while True:
             made = self.cut()
-            if not self._tried and len(made.left_C) > PROBED:
-                some = made.some()
+            if not self._tried and len(made.left_C) >= PROBED:
+                assert self.overlap is not None  # or nothing would meet
+                some = made.some(self.overlap)
                 if (distance := apart(some, along(some.rows))) > near:
                     self._widen(distance, near)
                     continue
