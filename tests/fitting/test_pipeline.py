@@ -1,5 +1,6 @@
 import gc
 import math
+import re
 import shutil
 
 import numpy as np
@@ -84,7 +85,11 @@ def test_samples_begin_at_the_start_distribution_while_learning():
 def test_what_is_held_out_is_said(capsys):
     loud = QUICK | {"quiet": False}
     trellis.fit(TEXTS, **loud)
-    assert "3 of 27 sequences held out for validation" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "3 of 27 sequences held out for validation" in said
+    assert re.search(
+        r"fitting \d+ states to \d+ tokens of \d+ types: \S+ passes in batches of \d+ × \d+, at a rate", said
+    )
     trellis.fit(walk(200), **loud)
     assert "the last tenth of the data held out for validation" in capsys.readouterr().err
     trellis.fit([[1, 2]], **loud)

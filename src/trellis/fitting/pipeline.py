@@ -15,10 +15,12 @@ from trellis.fitting.data import Data
 from trellis.fitting.fitted import LENGTH, About, Fitted
 from trellis.fitting.recognising import recognise
 from trellis.fitting.told import Told
-from trellis.models import HMM, load_model
+from trellis.models import HMM, HMMConfig, load_model
+from trellis.progress import short_number
 from trellis.text import IdFile, Tokenizer, open_corpus
 from trellis.text.corpora import NAMES
 from trellis.training import Stopped, train
+from trellis.training.settings import CompleteSettings
 
 
 def fit(
@@ -94,6 +96,8 @@ def _fitted(
         valid = None if measured is None else measured.ids(tokenizer, folder / "measured", quiet)
         shape = told.shape(text)
         settings = told.learning(text, shape, running=learnt.running)
+    if not quiet:
+        print(_plan(shape, settings, len(text)), file=sys.stderr)
 
     def make_model(seed: int) -> HMM:
         return HMM.for_text(shape, text, tokenizer, seed, told.data.data_dir)
@@ -107,6 +111,15 @@ def _fitted(
     length = _length(text, tokenizer, learnt)
     about = About(learnt.kind, learnt.running, column, length, trained.perplexity, trained.unigram)
     return Fitted(model, tokenizer, about, folder / "run")
+
+
+def _plan(shape: HMMConfig, settings: CompleteSettings, tokens: int) -> str:
+    """One line on what was chosen, or told."""
+    rate = "" if settings.method == "baum_welch" else f", at a rate of {settings.lr:g}"
+    return (
+        f"fitting {shape.states:,} states to {short_number(tokens)} tokens of {shape.vocab_size:,} types: "
+        f"{settings.epochs:g} passes in batches of {settings.batch_size} × {settings.length}{rate}"
+    )
 
 
 def _length(text: IdFile, tokenizer: Tokenizer, learnt: Data) -> int:

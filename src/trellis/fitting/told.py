@@ -13,6 +13,7 @@ from trellis.text import IdFile
 from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 from trellis.training.defaults import model_for, training_for
+from trellis.training.settings import CompleteSettings
 
 ARGUMENTS = ("lengths", "valid", "tokenizer", "column", "quiet", "data_dir")  # of `fit`, for who spells them otherwise
 OF_TEXT = ("vocab_size", "min_count")  # what can be told of how a text becomes tokens
@@ -51,7 +52,7 @@ class Told(NamedTuple):
         chosen = model_for(len(text), self.model, scalar=self.training.method == "baum_welch")
         return build(HMMConfig, {**chosen, **self.model, "vocab_size": text.meta.vocab_size})
 
-    def learning(self, text: IdFile, shape: HMMConfig, *, running: bool) -> TrainingSettings:
+    def learning(self, text: IdFile, shape: HMMConfig, *, running: bool) -> CompleteSettings:
         """The training: samples are learnt from whole, each from its start; a text in streams that carry the belief."""
         batching = self.training.batching or ("streams" if running else "sequences")
         return training_for(dataclasses.replace(self.training, batching=batching), text, shape)
