@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from trellis import CategoricalHMM, TrellisError
+from trellis import CategoricalHMM, TrellisError, ops
 from trellis.estimator import ConvergenceMonitor
 
 from .peers import both, data, ours, tables
@@ -68,6 +68,21 @@ def test_many_steps_on_long_sequences_end_where_hmmlearns_do(weight):
     X = data(1, 9, lengths)
     assert_same(mine.fit(X, lengths), theirs.fit(X, lengths))
     assert mine.score(X, lengths) == pytest.approx(theirs.score(X, lengths), abs=1e-6)
+
+
+def test_one_long_sequence_learns_what_it_learns_in_hmmlearn():
+    mine, theirs = both(11, 20, 7, n_iter=6, tol=-np.inf)
+    X = data(11, 7, [12_000])
+    assert_same(mine.fit(X), theirs.fit(X))
+    np.testing.assert_allclose(list(mine.monitor_.history), list(theirs.monitor_.history), atol=1e-6)
+
+
+def test_without_native_kernels_it_learns_the_same():
+    mine, theirs = both(11, 6, 7, n_iter=3, tol=-np.inf)
+    X = data(11, 7, [1_500, 40, 40])
+    with ops.using(None):
+        assert_same(mine.fit(X, [1_500, 40, 40]), theirs.fit(X, [1_500, 40, 40]))
+        assert mine.decode(X)[0] == pytest.approx(theirs.decode(X)[0], abs=1e-6)
 
 
 def test_float32_ends_close_by():

@@ -141,3 +141,34 @@ def test_the_model_behind_it_answers_the_same():
     assert float(hmm.score(ids)[0].detach().sum()) == pytest.approx(model.score(X))
     best = hmm.k_best(ids, 3)
     assert float(best.log_prob_BK[0, 0]) == pytest.approx(model.decode(X)[0])
+
+
+def test_the_stationary_distribution_is_hmmlearns():
+    mine, theirs = both(3, 5, 4)
+    np.testing.assert_allclose(mine.get_stationary_distribution(), theirs.get_stationary_distribution(), atol=1e-10)
+    mine.transmat_ = np.roll(np.eye(5), 1, 1)
+    np.testing.assert_allclose(mine.get_stationary_distribution(), 0.2)
+    mine.transmat_ = np.array([[0.5, 0.5, 0, 0, 0]] + [[0, 1.0, 0, 0, 0]] * 4)  # in the end, all are there
+    np.testing.assert_allclose(mine.get_stationary_distribution(), [0, 1, 0, 0, 0], atol=1e-12)
+
+
+def test_a_sequence_that_float64_cannot_hold_has_a_score():
+    model = ours(0, 2, 2)
+    model.startprob_, model.emissionprob_ = np.array([1.0, 0.0]), np.eye(2)
+    model.transmat_ = np.array([[1.0, 1e-300], [1e-300, 1.0]])
+    scores = model.score_sequences([0, 0, 0, 1, 0], [2, 3])
+    np.testing.assert_allclose(scores, [0.0, 2 * np.log(1e-300)], atol=1e-12)
+    assert model.decode([0, 0, 0, 1, 0], [2, 3])[1].tolist() == [0, 0, 0, 1, 0]
+
+
+def test_a_long_sequence_scores_and_decodes_as_in_hmmlearn():
+    mine, theirs = both(8, 12, 6)
+    X = data(8, 6, [9_000, 700])
+    assert mine.score(X, [9_000, 700]) == pytest.approx(theirs.score(X, [9_000, 700]), abs=1e-6)
+    found, wanted = (model.decode(X, [9_000, 700]) for model in (mine, theirs))
+    assert found[0] == pytest.approx(wanted[0], abs=1e-6)
+    # The same steps in another order are as probable, so paths may differ.
+    assert joint(mine, X, found[1], [9_000, 700]) == pytest.approx(wanted[0], abs=1e-6)
+    mine.set_params(unseen="missing")
+    X[5_000] = 77
+    assert np.isfinite(mine.score(X, [9_000, 700]))

@@ -16,6 +16,7 @@ from trellis.estimator.checking import (
     checked_labels,
     checked_lengths,
     checked_letters,
+    checked_number,
     checked_prior,
     checked_symbols,
     checked_table,
@@ -23,7 +24,7 @@ from trellis.estimator.checking import (
     symbols_known,
 )
 from trellis.estimator.expectation import ConvergenceMonitor, Data, Expected, expected, maximised
-from trellis.estimator.questions import DTYPES, NAMES, Questions
+from trellis.estimator.questions import ALGORITHMS, DTYPES, NAMES, UNSEEN, Questions
 from trellis.estimator.windows import Sequences
 
 try:
@@ -168,6 +169,9 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         checked_letters("params", self.params)
         checked_letters("init_params", self.init_params)
         checked_choice("dtype", self.dtype, tuple(DTYPES))
+        checked_choice("unseen", self.unseen, UNSEEN)
+        checked_choice("algorithm", self.algorithm, ALGORITHMS)
+        checked_number("tol", self.tol)
 
     def _priors(self, symbols: int) -> Distributions:
         shapes = self._shapes(symbols)

@@ -119,6 +119,12 @@ def checked_whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def checked_number(name: str, value: Any) -> None:
+    """A setting that is a number, be it infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or value != value:
+        raise InputError(f"{name}={value!r} is not possible: give a number.")
+
+
 def checked_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """A setting that is one of some names."""
     if value not in choices:

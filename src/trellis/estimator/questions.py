@@ -34,6 +34,7 @@ except ImportError as error:
     raise TrellisError("CategoricalHMM needs scikit-learn: run pip install 'trellis-lm[sklearn]'.") from error
 
 NAMES = Distributions._fields
+ALGORITHMS, UNSEEN = ("viterbi", "map"), ("error", "missing")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -87,7 +88,7 @@ class Questions:
         these states' probabilities.
         """
         algorithm = algorithm or self.algorithm
-        checked_choice("algorithm", algorithm, ("viterbi", "map"))
+        checked_choice("algorithm", algorithm, ALGORITHMS)
         if algorithm == "map":
             posterior_NS = self.predict_proba(X, lengths)
             return float(posterior_NS.max(1).sum()), posterior_NS.argmax(1)
@@ -131,6 +132,15 @@ class Questions:
         symbols_T, states_T = sample(self.tables(), length, random, first)
         return symbols_T[:, None], states_T
 
+    def get_stationary_distribution(self) -> Floats:
+        """How often each state is visited in the long run: π with π = π · transmat_."""
+        states, transmat = self.n_components, self.tables().transmat
+        sums = np.vstack([transmat.T - np.eye(states), np.ones(states)])
+        found: Floats = np.linalg.lstsq(sums, np.append(np.zeros(states), 1.0), rcond=None)[0]
+        found = np.maximum(found, 0.0)  # but for rounding, none is less than zero
+        found /= found.sum()
+        return found
+
     def aic(self, X: Any, lengths: Any = None) -> float:
         """Akaike's criterion, −2 log-likelihood + 2 free parameters: the lower the better."""
         return -2.0 * self.score(X, lengths) + 2.0 * self._free_parameters()
@@ -165,7 +175,7 @@ class _Asked:
     """X as batches to ask the model about, without gradients."""
 
     def __init__(self, estimator: Questions, X: Any, lengths: Any) -> None:
-        checked_choice("unseen", estimator.unseen, ("error", "missing"))
+        checked_choice("unseen", estimator.unseen, UNSEEN)
         self.tables, self.dtype = estimator.tables(), DTYPES[checked_choice("dtype", estimator.dtype, tuple(DTYPES))]
         self.symbols_N = checked_symbols(X)
         self.lengths_Q = checked_lengths(lengths, len(self.symbols_N))
