@@ -6,7 +6,7 @@ import torch
 
 from trellis.errors import TrellisError
 from trellis.evaluation import Evaluation, evaluate
-from trellis.models import HMM, Bigram, HMMConfig
+from trellis.models import HMM, Bigram, HMMConfig, Unigram
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 
@@ -153,3 +153,9 @@ def test_dropout_rests_while_measuring_and_the_mode_is_as_it_was(training, tmp_p
     assert evaluate(model, file).nats == exact
     assert model.training is training
     assert model.recurrence.training is training
+
+
+@pytest.mark.parametrize("text", ["some words", ["some", "words"], None, [[1, 2]]])
+def test_only_tokenised_text_is_measured(text):
+    with pytest.raises(TrellisError, match=r"not (str|list|NoneType): give prepare\(corpus, tokenizer\)"):
+        evaluate(Unigram(torch.zeros(3)), text)

@@ -20,7 +20,7 @@ def learn(tmp_path):
     text = prepare(MemoryCorpus("letters", lines), WORDS, tmp_path / "cache", quiet=True)
 
     def learn(config, **changes):
-        settings = TrainingSettings(batch_size=8, length=8, epochs=8.0, lr=0.1, **changes)
+        settings = TrainingSettings(batching="windows", batch_size=8, length=8, epochs=8.0, lr=0.1, **changes)
         make = lambda seed: HMM(config, seed)  # noqa: E731  # a name for it would say nothing more
         trained = train(make, WORDS, text, text, settings, tmp_path / "run", quiet=True)
         return trained.perplexity, load_model(trained.best)

@@ -109,6 +109,11 @@ def evaluate(
     model: Scorer, ids: IdFile, protocol: str = "stream", quiet: bool = False, within: Progress | None = None
 ) -> Evaluation:
     """Score every token of a text once, by one of the protocols; `within` shows how far, if it is part of more work."""
+    if not isinstance(ids, IdFile):
+        raise TrellisError(
+            f"evaluate measures text that was tokenised, not {type(ids).__name__}: give prepare(corpus, tokenizer), or "
+            "use trellis.fit, whose result scores data of any kind."
+        )
     check_protocol(protocol)
     name, cut, rows, length = PROTOCOLS[protocol]
     rows = min(rows, len(ids))  # a batching never has more rows than tokens

@@ -122,7 +122,10 @@ def text(cache: Path) -> IdFile:
 
 def settings(case: Case, precision: str) -> dict[str, Any]:
     """Thirty updates of 8 × 16 tokens."""
-    told = {"batch_size": 8, "length": 16, "epochs": 0.9, "lr": 0.02, "validations": 0.001, "checkpoint_every": 1000}
+    told = {
+        "batching": "windows", "batch_size": 8, "length": 16, "epochs": 0.9, "lr": 0.02, "weight_decay": 0.0,
+        "validations": 0.001, "checkpoint_every": 1000,
+    }  # fmt: skip
     return told | {"precision": "bf16" if precision == "bf16" else "float32"} | case.training
 
 
