@@ -68,7 +68,7 @@ template <class Real>
 bool sound(const SequenceCall<Real>& call) {
     bool good = within(call.which, call.B, call.F) && shared_out(call.group, call.G, call.B);
     for (int64_t b = 0; good && b < call.B; ++b)
-        good = call.length[b] >= 1 && call.begin[b] >= 0 && call.begin[b] + call.length[b] <= call.N &&
+        good = call.length[b] >= 1 && call.begin[b] >= 0 && call.length[b] <= call.N - call.begin[b] &&
                within(call.symbol + call.begin[b], call.length[b], call.V);
     for (int64_t g = 0; good && g < call.G; ++g)
         for (int64_t b = call.group[g] + 1; b < call.group[g + 1]; ++b) good &= call.length[b] <= call.length[b - 1];

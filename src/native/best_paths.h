@@ -78,7 +78,7 @@ struct Climbers {
         int64_t found = S;
         for (int k = 0; k < W; ++k)
             if (top[k] == most) found = least(found, int64_t(where[k]) + k);
-        return found;
+        return least(found, S - 1);  // of scores that are no numbers none is the largest
     }
 
     void backward(int64_t b) const {

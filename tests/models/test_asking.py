@@ -174,6 +174,40 @@ def test_a_state_of_another_batch_is_refused(name):
             model.score(IDS, state)
 
 
+@every_model
+def test_a_state_of_other_numbers_is_refused(name):
+    model = MODELS[name]()
+    _, state = model.score(IDS)
+    kinds = [torch.bool, torch.complex64, torch.int64 if state.is_floating_point() else torch.float32]
+    for kind in kinds:
+        with pytest.raises(TrellisError, match=r"a state of \w+ numbers is not one of this model's: give the one"):
+            model.score(IDS, state.to(kind))
+    with pytest.raises(TrellisError, match="is not one of this model's"):
+        model.score(IDS, state.detach().to_sparse())
+    with pytest.raises(TrellisError, match=r"a state on meta is not where its model is: move it by \.to\('cpu'\)"):
+        model.score(IDS, state.to("meta"))
+
+
+@every_model
+def test_a_state_of_another_precision_is_the_same_state(name):
+    model = MODELS[name]()
+    if isinstance(model, torch.nn.Module):
+        model.eval()
+    _, state = model.score(IDS)
+    other = state.double() if state.is_floating_point() else state.int()
+    assert torch.equal(model.score(IDS, other)[0], model.score(IDS, state)[0])
+
+
+@pytest.mark.parametrize("name", ["feed_forward", "transformer", "kneser_ney", "unigram", "bigram"])
+@pytest.mark.parametrize("word", [-2, V, 10**9])
+def test_a_state_of_words_that_are_none_is_refused(word, name):
+    model = MODELS[name]()
+    _, state = model.score(IDS)
+    state[1, -1] = word
+    with pytest.raises(TrellisError, match=f"a state with the word {word} is not one of this model's {V} words"):
+        model.score(IDS, state)
+
+
 @pytest.mark.parametrize("name", HMMS)
 def test_what_comes_next_is_asked_of_a_state_that_fits(name):
     model = make(name)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from trellis.errors import TrellisError
 from trellis.models.recurrence import Recurrence, locked_dropout
 
 WIDTHS = (3, 5, 2)
@@ -72,3 +73,9 @@ def test_no_tokens_leave_the_state_as_it_was():
     output, state = stack(torch.zeros(2, 0, 3), None)
     assert (output.shape, state.shape) == ((2, 0, 2), (2, 14))
     assert not state.any()
+
+
+@pytest.mark.parametrize("shape", [(1, 14), (3, 14), (2, 13), (2, 0), (28,)])
+def test_a_state_of_another_shape_is_refused_before_memory_is_read(shape):
+    with pytest.raises(TrellisError, match=r"does not belong to 2 rows: give 2×14\."):
+        Recurrence(WIDTHS, dropout=0.0)(torch.rand(2, 4, 3), torch.rand(shape))

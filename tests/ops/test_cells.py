@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from trellis.ops import cells as module
+from trellis.errors import TrellisError
 from trellis.ops.cells import Cells, scalar_pairs
 from trellis.ops.distinct import Distinct
 from trellis.ops.pairs import Pairs
@@ -102,3 +103,13 @@ def test_operations_do_not_grow_with_the_number_of_pairs(flat):
     few, many = asked(5), asked(15)
     assert few == many
     assert not few["_local_scalar_dense"]  # nothing waits for the device
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (1, 2), (2,)])
+def test_scales_of_other_pairs_are_refused(shape):
+    pairs = Pairs(torch.tensor([0, 1]), torch.tensor([0, 0]))
+    cells = Cells(Distinct.of(torch.tensor([[0, 1], [1, 3]])), torch.tensor([[1, 4]]), pairs, None, True)
+    with pytest.raises(TrellisError, match="scale_PK has shape"):
+        scalar_pairs(torch.randn(5, 5), torch.ones(shape), cells)
+    with pytest.raises(TrellisError, match=r"to_P has shape \(1,\), not \(2,\)"):
+        scalar_pairs(torch.randn(5, 5), torch.ones(2, 2), cells._replace(pairs=pairs._replace(to_P=pairs.to_P[:1])))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from trellis.errors import TrellisError
 from trellis.ops import overlapping_columns as module
 from trellis.ops.overlapping_columns import (
     Entries,
@@ -102,3 +103,29 @@ def test_free_logits_are_normalised_over_the_words_that_list_each_state(scale):
     weights_VK = torch.randn(4, 2, generator=generator, dtype=torch.float64)
     slow, fast = (torch.autograd.grad((found * weights_VK).sum(), logits_VK)[0] for found in (slow_VK, fast_VK))
     torch.testing.assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("state", [-1, 5, 10**8, -(10**8)])
+def test_states_that_are_none_are_refused_before_memory_is_read(state):
+    words_VR, emitting_SR, states_VK = torch.ones(7, 4), torch.ones(5, 4), torch.zeros(7, 2, dtype=torch.int64)
+    states_VK[3, 1] = state
+    with pytest.raises(TrellisError, match="an entry's state is none of the 5 states"):
+        overlapping_logits(words_VR, emitting_SR, None, states_VK)
+    with pytest.raises(TrellisError, match="an entry's state is none of the 5 states"):
+        overlapping_log_totals(words_VR, emitting_SR, None, Entries.of(states_VK, 5))
+
+
+@pytest.mark.parametrize("start", [[0, 2, 9], [1, 2, 4], [0, 5, 4], [0, -3, 4]])
+def test_entries_that_are_not_shared_out_are_refused(start):
+    entries = Entries(torch.tensor(start), torch.zeros(4, dtype=torch.int64), 3)
+    with pytest.raises(TrellisError, match="do not share out 4 entries"):
+        overlapping_log_totals(torch.ones(2, 4), torch.ones(3, 4), None, entries)
+
+
+def test_entries_of_other_words_or_states_are_refused():
+    entries = Entries.of(torch.zeros(7, 2, dtype=torch.int64), 5)
+    for words, states in ((6, 5), (7, 4)):
+        with pytest.raises(TrellisError, match="of another number of words or states"):
+            overlapping_log_totals(torch.ones(words, 4), torch.ones(states, 4), None, entries)
+    with pytest.raises(TrellisError, match=r"emitting_UR has shape \(5, 3\), not \(5, 4\)"):
+        overlapping_log_totals(torch.ones(7, 4), torch.ones(5, 3), None, entries)

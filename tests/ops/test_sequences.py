@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trellis import ops
+from trellis.errors import TrellisError
 from trellis.ops.sequences import BestPaths, Expected, Rows, best_paths, expect, side_by_side
 
 from .measures import in_threads
@@ -285,3 +286,36 @@ def test_groups_hold_rows_of_similar_length_and_no_more_than_memory_allows() -> 
     assert side_by_side([5] * 50, 4, 3).tolist() == [0, 17, 34, 50]
     assert side_by_side([1 << 20] * 3, 8, 1).tolist() == [0, 1, 2, 3]
     assert side_by_side([], 4, 1).tolist() == [0]
+
+
+def test_rows_in_no_group_are_refused() -> None:
+    problem = Problem(3, 4, [5, 4])
+    rows = problem.rows._replace(group_J=torch.empty(0, dtype=torch.int64))
+    with pytest.raises(TrellisError, match="rows come in groups"):
+        expect(problem.first, problem.matrix, problem.likelihood, problem.log_peak, problem.symbol, rows)
+    with pytest.raises(TrellisError, match="rows come in groups"):
+        best_paths(problem.first.log(), problem.matrix.log(), problem.likelihood.log(), problem.symbol, rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("begin", [2**63 - 1, 2**62, -1, 6])
+def test_rows_outside_of_the_symbols_are_refused(begin: int, dtype: torch.dtype) -> None:
+    if not ops.levels():
+        pytest.skip("the native kernels were not built")
+    problem = Problem(3, 4, [4])
+    rows = problem.rows._replace(begin_B=torch.tensor([begin]))
+    tables = [table.to(dtype) for table in (problem.first, problem.matrix, problem.likelihood, problem.log_peak)]
+    with pytest.raises(IndexError, match="an index is outside of what it counts"):
+        expect(*tables, problem.symbol, rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_that_are_no_numbers_lead_to_no_state_beyond_the_last(dtype: torch.dtype) -> None:
+    problem = Problem(33, 4, [50])
+    matrix = torch.full((33, 33), torch.nan, dtype=dtype)
+    if not ops.levels():
+        pytest.skip("the native kernels were not built")
+    found = best_paths(
+        problem.first.log().to(dtype), matrix, problem.likelihood.log().to(dtype), problem.symbol, problem.rows
+    )
+    assert int(found.state_N.max()) < 33

@@ -46,19 +46,37 @@ def lengths_of_rows(lengths: Any, rows: int, device: torch.device) -> MaybeTenso
     return _whole(found, "lengths_B", "give how many tokens each row has")
 
 
-def state_of_rows(state: Any, rows: int, width: int) -> MaybeTensor:
-    """What an earlier call ended with, a row a text; None: texts begin."""
-    if state is None or (isinstance(state, Tensor) and state.shape == (rows, width)):
-        return state
+def state_of_rows(state: Any, rows: int, width: int, like: Tensor) -> MaybeTensor:
+    """What an earlier call ended with, a row a text, in numbers such as those of `like`; None: texts begin.
+
+    Where `like` is whole numbers, these are words; which ones is for `Texts` to look at.
+    """
+    if state is None:
+        return None
     if not isinstance(state, Tensor):
         raise InputError(
             f"a state cannot be of type {type(state).__name__}: give the tensor that the last call returned beside its "
             "answer, as in log_probs, state = model.score(ids)."
         )
-    raise InputError(
-        f"a state of shape {tuple(state.shape)} does not belong to {rows} rows of this model: "
-        f"give the one that the last call returned, {rows}×{width}."
-    )
+    if state.shape != (rows, width):
+        raise InputError(
+            f"a state of shape {_shape(state)} does not belong to {rows} rows of this model: "
+            f"give the one that the last call returned, {rows}×{width}."
+        )
+    return _state_like(state, like)
+
+
+def _state_like(state: Tensor, like: Tensor) -> Tensor:
+    """The state in the precision of the model, which must be where the model is, and of its kind of numbers."""
+    if state.device != like.device:
+        raise InputError(f"a state on {state.device} is not where its model is: move it by .to({str(like.device)!r}).")
+    measures = like.is_floating_point()
+    whole = not (state.is_floating_point() or state.is_complex() or state.dtype == torch.bool)
+    if state.layout != torch.strided or not (state.is_floating_point() if measures else whole):
+        raise InputError(
+            f"a state of {_kind(state)} numbers is not one of this model's: give the one that the last call returned."
+        )
+    return state.to(like.dtype)
 
 
 def probabilities(given: Any, name: str, like: Tensor) -> Tensor:
@@ -104,8 +122,9 @@ class Texts(NamedTuple):
         check_ids(ids_BT, vocab_size)
         lengths_B = ids_BT.new_full((rows,), time) if given_B is None else given_B
         inside_BT = torch.arange(time, device=ids_BT.device) < lengths_B[:, None]
-        before_BN = state_of_rows(state, rows, words)
+        before_BN = state_of_rows(state, rows, words, ids_BT)
         before_BN = ids_BT.new_full((rows, words), NOTHING) if before_BN is None else before_BN
+        _check_before(before_BN, vocab_size)
         return cls(ids_BT, before_BN, lengths_B, inside_BT)
 
     def whole(self) -> Tensor:
@@ -140,7 +159,8 @@ class Asked(NamedTuple):
         if labels_BT is not None:
             labels_BT = _whole(labels_BT, "labels", "give a state, or −1, for each token")
         lengths_B = lengths_of_rows(lengths, rows, device)
-        return cls(ids_BT, lengths_B, missing_BT, state_of_rows(state, rows, model.state_width), labels_BT)
+        state = state_of_rows(state, rows, model.state_width, next(model.parameters()))
+        return cls(ids_BT, lengths_B, missing_BT, state, labels_BT)
 
     def some(self, rows: slice) -> Asked:
         """These rows of it."""
@@ -164,14 +184,22 @@ class Asked(NamedTuple):
         return self._replace(ids_BT=ids_BT, missing_BT=missing_BT, labels_BT=labels_BT)
 
 
-def asked_rows(
-    ids: Any, state: Any, lengths: Any, width: int, device: torch.device
-) -> tuple[Tensor, MaybeTensor, MaybeTensor]:
-    """What was asked of a model whose state is so wide: ids, state and lengths that fit each other."""
-    ids_BT = batch_of_ids(ids, device)
+def asked_rows(ids: Any, state: Any, lengths: Any, width: int, like: Tensor) -> tuple[Tensor, MaybeTensor, MaybeTensor]:
+    """What was asked of a model whose state is so wide, of numbers such as `like`: three that fit each other."""
+    ids_BT = batch_of_ids(ids, like.device)
     lengths_B = lengths_of_rows(lengths, len(ids_BT), ids_BT.device)
     check_lengths(lengths_B, ids_BT.shape[1])
-    return ids_BT, state_of_rows(state, len(ids_BT), width), lengths_B
+    return ids_BT, state_of_rows(state, len(ids_BT), width, like), lengths_B
+
+
+def _check_before(before_BN: Tensor, vocab_size: int) -> None:
+    """Refuse a state with words outside of the vocabulary before they index something else."""
+    if before_BN.numel() and (int(before_BN.min()) < NOTHING or int(before_BN.max()) >= vocab_size):
+        bad = int(before_BN[(before_BN < NOTHING) | (before_BN >= vocab_size)][0])
+        raise InputError(
+            f"a state with the word {bad} is not one of this model's {vocab_size} words: give the one that the last "
+            "call returned."
+        )
 
 
 def _for_each_token(given: Any, ids_BT: Tensor, name: str, what: str) -> MaybeTensor:

@@ -189,7 +189,8 @@ class Distributions(Model):
         if state is None:
             return self.log_start().exp().expand(batch, -1)
         rows = len(state) if isinstance(state, Tensor) else batch
-        state, fresh_B1 = carried(cast(Tensor, state_of_rows(state, rows, self.state_width)))
+        state = state_of_rows(state, rows, self.state_width, next(self.parameters()))
+        state, fresh_B1 = carried(cast(Tensor, state))
         return begun_or_not(self._pushed(state), fresh_B1, lambda: self.log_start().exp())
 
     def _pushed(self, state: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class _Recurrent(Model):
 
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
-        return by_length(self._score, *asked_rows(ids_BT, state, lengths_B, self.recurrence.width, self.device))
+        return by_length(self._score, *asked_rows(ids_BT, state, lengths_B, self.recurrence.width, self.words.vectors))
 
     def _score(self, ids_BT: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         check_ids(ids_BT, self.config.vocab_size)

@@ -71,7 +71,7 @@ class Questions(Distributions):
         if missing_BT is not None and labels_BT is None:
             return self._ask(inference.score, ids_BT, state, lengths_B, missing_BT)
         asked = Asked.of(self, ids_BT, lengths_B, missing_BT, state, labels_BT)
-        scores = []
+        scores, state = [], asked.state
         for piece in self._pieces(asked):
             log_prob_BT, state = inference.score(chain_of(self, piece._replace(state=state)))
             scores.append(log_prob_BT)
@@ -154,7 +154,7 @@ class Questions(Distributions):
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
         lengths_B, state = (
             torch.full((batch,), length, device=self.device),
-            state_of_rows(state, batch, self.state_width),
+            state_of_rows(state, batch, self.state_width, next(self.parameters())),
         )
         memory = None
         if self.memory is not None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trellis.errors import TrellisError
 from trellis.ops.precision import full_precision
 
 
@@ -37,6 +38,10 @@ class Recurrence(nn.Module):
         batch, time, _ = vectors_BTR.shape
         if state_BN is None:
             state_BN = vectors_BTR.new_zeros(batch, self.width)
+        if state_BN.shape != (batch, self.width):  # PyTorch's own check is off here, and it would read beyond the state
+            raise TrellisError(
+                f"a state of shape {tuple(state_BN.shape)} does not belong to {batch} rows: give {batch}×{self.width}."
+            )
         if time == 0:
             return vectors_BTR.new_zeros(batch, 0, self.widths[-1]), state_BN
         parts = state_BN.split([width for width in self.widths for _ in "hc"], dim=1)

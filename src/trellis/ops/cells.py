@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trellis.errors import TrellisError
 from trellis.ops.distinct import Distinct
+from trellis.ops.library import check
 from trellis.ops.pairs import Pairs
 
 CHUNK = 1 << 20  # cells handled at once: 4 MB of float32, and 8 MB of their places
@@ -114,4 +116,8 @@ def scalar_pairs(table_SS: Tensor, scale_PK: Tensor, cells: Cells) -> Tensor:
 
     Those of a from-state are the softmax over the pair's to-list, or over all states kept, times its scale.
     """
+    from_size = cells.from_states.shape_NK[1]
+    check(table_SS=table_SS, **cells.pairs._asdict(), scale_PK=scale_PK)
+    if scale_PK.shape[1] != from_size:
+        raise TrellisError(f"scale_PK has shape {tuple(scale_PK.shape)}, but from-lists have {from_size} states.")
     return _ScalarPairs.apply(table_SS, scale_PK, cells)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped

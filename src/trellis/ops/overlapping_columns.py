@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from trellis.errors import TrellisError
+from trellis.ops.library import check
 from trellis.ops.precision import full_precision
 
 SPARSE = ("cpu", "cuda")  # devices that have sparse products
@@ -33,6 +35,7 @@ def normalise_by_state(logits_VK: Tensor, states_VK: Tensor, states: int) -> Ten
 def overlapping_logits(words_VR: Tensor, emitting_SR: Tensor, bias_V: Tensor | None, states_VK: Tensor) -> Tensor:
     """word · state + bias of each word in the states of its list, V×K; differentiable once."""
     entries = Entries.of(states_VK, len(emitting_SR))
+    entries.check(words_VR, emitting_SR)
     logits_E: Tensor = _Products.apply(words_VR, emitting_SR, entries)  # type: ignore[no-untyped-call]  # apply is untyped
     logits_VK = logits_E.view(states_VK.shape)
     return logits_VK if bias_V is None else logits_VK + bias_V.unsqueeze(1)
@@ -40,6 +43,7 @@ def overlapping_logits(words_VR: Tensor, emitting_SR: Tensor, bias_V: Tensor | N
 
 def overlapping_log_totals(words_VR: Tensor, emitting_UR: Tensor, bias_V: Tensor | None, entries: Entries) -> Tensor:
     """log Σ exp(word · state + bias) over the words that list each state, U; −inf if none does; differentiable once."""
+    entries.check(words_VR, emitting_UR)
     return _LogTotals.apply(words_VR, emitting_UR, bias_V, entries)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
 
 
@@ -72,6 +76,20 @@ class Entries(NamedTuple):
         there_VK = place_VK >= 0
         start = functional.pad(there_VK.sum(1).cumsum(0), (1, 0))
         return cls(start, place_VK[there_VK], len(some_U))
+
+    def check(self, words_VR: Tensor, emitting_UR: Tensor) -> None:
+        """Refuse entries outside of the matrix: sparse products trust them, and would read and write elsewhere."""
+        check(words_VR=words_VR, emitting_UR=emitting_UR)
+        start, count = self.start, len(self.state_E)
+        if len(start) != len(words_VR) + 1 or len(emitting_UR) != self.states:
+            raise TrellisError("entries are those of another number of words or states: make them by Entries.of.")
+        if not start.is_cpu:  # looking at numbers would wait for the device, which has checks of its own
+            return
+        lowest, highest = torch.aminmax(self.state_E) if count else (0, -1)
+        if int(lowest) < 0 or int(highest) >= self.states:
+            raise TrellisError(f"an entry's state is none of the {self.states:,} states: mend the words' lists.")
+        if int(start[0]) != 0 or int(start[-1]) != count or bool((start.diff() < 0).any()):
+            raise TrellisError(f"the starts of the words' entries do not share out {count:,} entries: mend them.")
 
     def words(self) -> Tensor:
         """The word of each entry, E."""

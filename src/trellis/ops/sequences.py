@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.errors import TrellisError
 from trellis.ops import walks
 from trellis.ops.library import both_structures, call, named, usable
 
@@ -42,6 +43,11 @@ class Rows(NamedTuple):
     from_B: Tensor
     to_B: Tensor
     group_J: Tensor
+
+    def check(self) -> None:
+        """Refuse rows that are in no group: a kernel finds all of them by the groups."""
+        if len(self.group_J) == 0:
+            raise TrellisError("rows come in groups: give group_J the number of rows before each group, and in all.")
 
     def groups(self) -> Iterator[slice]:
         """The rows of each group."""
@@ -119,6 +125,7 @@ def expect(
     `first_FS` are distributions of a row's first state, `matrix_SS` is [from, to], and row v of the likelihoods is
     divided by exp(log_peak).
     """
+    rows.check()
     found, dtype = _empty(likelihood_VS, rows), matrix_SS.dtype
     if native(first_FS, matrix_SS, likelihood_VS):
         results = found._asdict() if counts else found._asdict() | {"emission_VS": None}
@@ -204,6 +211,7 @@ def best_paths(
     log_first_FS: Tensor, log_matrix_SS: Tensor, log_likelihood_VS: Tensor, symbol_N: Tensor, rows: Rows
 ) -> BestPaths:
     """The most probable path of each row; of two that are alike, the one that ends in the lower state, and so back."""
+    rows.check()
     dtype, empty = log_matrix_SS.dtype, _empty(log_likelihood_VS, rows)
     found = BestPaths(empty.log_prob_B, torch.full_like(symbol_N, -1), empty.lost_B - 1, empty.edge_EBS)
     if native(log_first_FS, log_matrix_SS, log_likelihood_VS):
