@@ -304,3 +304,30 @@ def test_what_goes_wrong_under_the_lock_frees_it(tmp_path):
     for wait in (True, False):
         with pytest.raises(ValueError, match="mine"), one_at_a_time(tmp_path / "x", wait=wait):
             raise ValueError("mine")
+
+
+def test_links_are_removed_and_not_what_they_lead_to(tmp_path):
+    write(tmp_path / "precious", "old")
+    for name in ("x", ".x-abc.partial", ".x-abd.old.partial"):
+        (tmp_path / name).symlink_to(tmp_path / "precious", target_is_directory=True)
+    remove_folder(tmp_path / "x")
+    clear_partial(tmp_path, "x")
+    assert listed(tmp_path) == ["precious"]
+    assert read(tmp_path / "precious")["a"] == "old"
+
+
+def test_a_link_in_the_place_of_a_partial_file_is_not_written_through(tmp_path):
+    (tmp_path / "precious").write_text("old")
+    (tmp_path / f".x-{os.getpid()}.partial").symlink_to(tmp_path / "precious")
+    write_atomically(tmp_path / "x", "new")
+    assert (tmp_path / "precious").read_text() == "old"
+    assert (tmp_path / "x").read_text() == "new"
+    assert listed(tmp_path) == ["precious", "x"]
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("old")
+    (tmp_path / ".x.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic"), one_at_a_time(tmp_path / "x"):
+        pass
+    assert (tmp_path / "precious").read_text() == "old"

@@ -22,6 +22,7 @@ from trellis.settings import build, likeness
 from trellis.text.ids import IdFile
 from trellis.text.sources import DataSettings
 from trellis.training.defaults import CHOSEN, model_for, training_for
+from trellis.training.run_folder import HEAD
 from trellis.training.settings import TrainingSettings
 
 # Stands in for the vocabulary until the tokenizer is known, so that all else is checked at once: no limit is above it.
@@ -242,7 +243,7 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
 
 def save(config: RunConfig, path: Path) -> None:
     """Write the resolved configuration, whole or not at all."""
-    head = f"# Everything that decided this run. Go on with it: trellis train {config.folder} --resume\n"
+    head = f"{HEAD} Go on with it: trellis train {config.folder} --resume\n"
     with disk_trouble(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, head + yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True))

@@ -63,8 +63,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     If anything fails, the file is as it was before. Trouble with the disk is the caller's to explain: `disk_trouble`.
     """
     partial = path.with_name(f".{path.name}-{os.getpid()}.partial")  # two processes never write into one
+    partial.unlink(missing_ok=True)  # a link of that name would be written through
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         _to_disk(partial)
         partial.replace(path)
     finally:
@@ -72,17 +74,23 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder that nobody shall ever see half-deleted."""
-    hidden = folder.with_name(f".{folder.name}-unwanted.partial")
-    folder.rename(hidden)
+    """Delete a folder that nobody shall ever see half-deleted; of a link, the link alone."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".partial", dir=folder.parent))
+    folder.rename(hidden)  # which takes the place of an empty folder
     shutil.rmtree(hidden, ignore_errors=True)
 
 
 def clear_partial(parent: Path, name: str = "*") -> None:
-    """Delete what killed processes left half-written in `parent` of folders and files of that name."""
+    """Delete what killed processes left half-written in `parent` of folders and files of that name.
+
+    Of links, which nothing here makes, the link alone.
+    """
     for partial in parent.glob(f".{name}-*.partial"):
         folder = parent / partial.name[1:].rpartition("-")[0]
-        if partial.is_file():
+        if partial.is_symlink() or partial.is_file():
             partial.unlink(missing_ok=True)
         elif partial.name.endswith(_ASIDE) and not folder.exists():
             partial.rename(folder)  # killed between the two renames of `_swap`
@@ -144,7 +152,9 @@ def one_at_a_time(path: Path, *, wait: bool = True) -> Iterator[int | None]:
     while another process has it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("wb") as file:
+    # A link of that name is not followed: it would make a file elsewhere.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(path.with_name(f".{path.name}.lock"), flags, 0o666), "wb") as file:
         held = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

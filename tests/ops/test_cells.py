@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis.ops import cells as module
 from trellis.errors import TrellisError
+from trellis.ops import cells as module
 from trellis.ops.cells import Cells, scalar_pairs
 from trellis.ops.distinct import Distinct
 from trellis.ops.pairs import Pairs

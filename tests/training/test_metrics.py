@@ -32,10 +32,16 @@ def test_lines_are_there_as_soon_as_they_are_written(tmp_path):
     metrics.close()
 
 
-@pytest.mark.parametrize("tail", ["", '{"update": 5, "lo', "garbage\n", "[1]\n", '{"loss": 1}\n'])
+DEEP = "[" * 100_000 + "\n"
+
+
+@pytest.mark.parametrize(
+    "tail", ["", '{"update": 5, "lo', "garbage\n", "[1]\n", '{"loss": 1}\n', "\udcff\n", DEEP],
+    ids=["nothing", "cut", "garbage", "a list", "no update", "no text", "deep"],
+)  # fmt: skip
 def test_resuming_forgets_what_came_after_the_checkpoint(tail, tmp_path):
     note(tmp_path, 0, [1, 2, 3, 4])
-    with (tmp_path / "metrics.jsonl").open("a") as file:
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(tail)
     note(tmp_path, 2, [3])
     assert [line["update"] for line in noted(tmp_path)] == [1, 2, 3]

@@ -61,3 +61,12 @@ def test_bf16_learns_what_float32_does(method, batching, tmp_path):
         losses[kind] = [line["loss"] for line in diary(tmp_path / kind) if "loss" in line]
     assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.02)
     assert losses["bf16"] != losses["float32"]
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_a_torch_that_lies_where_the_user_works_is_not_what_is_asked(monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text(f"open({str(tmp_path / 'run by us')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(precision, "PROBE", "import torch")
+    assert precision.bf16_works()
+    assert not (tmp_path / "run by us").exists()

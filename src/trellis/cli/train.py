@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +75,7 @@ def run(
     from trellis.training import Stopped
     from trellis.training.device import choose_device
     from trellis.training.precision import check_precision
+    from trellis.training.run_folder import claimed
 
     asked, told = configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
     check_precision(asked.training.precision, choose_device(asked.training.device))
@@ -87,18 +89,19 @@ def run(
     def make_model(seed: int) -> Model:
         return model_class(shape.kind).for_text(shape, texts.train, texts.tokenizer, seed, config.data.data_dir)
 
-    if chief():
-        if ours:
-            save(config, config.folder / RUN_FILE)
-        _announce(config, texts)
-        if chosen := choices(asked, told, config):
-            say(f"chosen for a text of this size, to take a minute or two (set what you like): {chosen}")
     try:
-        taught = distilled(config, shape, texts) if config.training.init == "distill" else None
-        trained = train(
-            make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
-            labels=texts.labels, distilled=taught,
-        )  # fmt: skip
+        with claimed(config.folder) if chief() else nullcontext():
+            if chief():
+                if ours:
+                    save(config, config.folder / RUN_FILE)
+                _announce(config, texts)
+                if chosen := choices(asked, told, config):
+                    say(f"chosen for a text of this size, to take a minute or two (set what you like): {chosen}")
+            taught = distilled(config, shape, texts) if config.training.init == "distill" else None
+            trained = train(
+                make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
+                labels=texts.labels, distilled=taught,
+            )  # fmt: skip
     except Stopped as stopped:
         if chief():
             say(f"{stopped}; --resume goes on from there.")
@@ -176,8 +179,10 @@ def _check_folder(config: RunConfig, told: Mapping[str, Any], resume: bool) -> t
     from trellis.config import continued, differences, load
     from trellis.models.storage import RUN_FILE
     from trellis.training import checkpoints
+    from trellis.training.run_folder import check_folder
 
     folder = config.folder
+    check_folder(folder)
     begun = checkpoints.begun(folder)
     if begun and not resume:
         raise TrellisError(f"{folder} holds a run already: go on with --resume, or choose another folder with out=….")

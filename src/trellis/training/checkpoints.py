@@ -18,6 +18,7 @@ from trellis.folders import remove_folder, whole_folder
 from trellis.models import storage
 from trellis.models.model import Model
 from trellis.models.storage import Savable
+from trellis.training.run_folder import refuse_links
 
 FORMAT = 1
 
@@ -49,6 +50,7 @@ def save(
 ) -> Path:
     """Write `checkpoint-N`, then delete all but the newest `keep`."""
     folder = runs / f"checkpoint-{place.update}"
+    refuse_links(runs)
     with whole_folder(folder) as temporary:
         storage.write(model, temporary, tokenizer)
         tensors = {f"learner.{name}": tensor for name, tensor in learner.items()}
@@ -63,11 +65,9 @@ def save(
 
 
 def found(runs: Path) -> list[Path]:
-    """A run's checkpoints, oldest first."""
-    numbered = [
-        (int(p.name.removeprefix("checkpoint-")), p) for p in runs.glob("checkpoint-*") if p.name[11:].isdigit()
-    ]
-    return [path for _, path in sorted(numbered)]
+    """A run's checkpoints, oldest first; links are none."""
+    numbered = [(p.name.removeprefix("checkpoint-"), p) for p in runs.glob("checkpoint-*") if not p.is_symlink()]
+    return [p for _, p in sorted((int(n), p) for n, p in numbered if n.isascii() and n.isdecimal() and len(n) < 20)]
 
 
 def begun(runs: Path) -> bool:

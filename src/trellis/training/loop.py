@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from trellis.distillation.settings import Distilled
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate, perplexity_of
-from trellis.folders import clear_partial
 from trellis.models import HMM, storage
 from trellis.models.model import Model
 from trellis.models.ngram import Unigram
@@ -44,6 +43,7 @@ from trellis.training.metrics import Metrics
 from trellis.training.objectives import check_labels
 from trellis.training.phases import Phase, phase_at
 from trellis.training.precision import check_precision
+from trellis.training.run_folder import claimed, clear, refuse_links
 from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, CompleteSettings, TrainingSettings
 
@@ -125,7 +125,8 @@ def train(
     length = settings.length or length_for(text)
     taught = None if distilled is None else Taught(distilled, text.ids, length, settings.smoothing)
     beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial, taught)
-    return run(lambda: INITIALISERS[settings.init](beginning), folder)
+    with claimed(folder) if here.chief else nullcontext():
+        return run(lambda: INITIALISERS[settings.init](beginning), folder)
 
 
 class _Texts(NamedTuple):
@@ -222,7 +223,8 @@ class _Run:
     def _restore(self) -> None:
         if self.world.chief:
             self.folder.mkdir(parents=True, exist_ok=True)
-            clear_partial(self.folder)
+            refuse_links(self.folder)
+            clear(self.folder)
         self.world.sum(0.0)  # nobody looks before the chief has finished with an earlier run
         found = checkpoints.found(self.folder)
         if not found:

@@ -8,22 +8,23 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from trellis.folders import write_atomically
+from trellis.training.run_folder import BOARD, METRICS_FILE
 
 
 class Metrics:
     """Appends to `metrics.jsonl`; on resuming, first forgets what came after the checkpoint."""
 
     def __init__(self, runs: Path, update: int) -> None:
-        self.path = runs / "metrics.jsonl"
+        self.path = runs / METRICS_FILE
         self._forget_after(update)
         self.file = self.path.open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(runs / "tensorboard"), purge_step=update + 1)
+        self.board = SummaryWriter(str(runs / BOARD), purge_step=update + 1)
 
     def _forget_after(self, update: int) -> None:
         if not self.path.exists():
             return
-        kept = [line for line in self.path.read_text(encoding="utf-8").splitlines() if _update_of(line) <= update]
-        write_atomically(self.path, "".join(f"{line}\n" for line in kept))
+        kept = [line for line in self.path.read_bytes().split(b"\n") if _update_of(line) <= update]
+        write_atomically(self.path, b"".join(line + b"\n" for line in kept))
 
     def write(self, update: int, **numbers: float) -> None:
         """Note these numbers at this update."""
@@ -38,9 +39,9 @@ class Metrics:
         self.board.close()
 
 
-def _update_of(line: str) -> float:
-    """A line's update; a line cut short by a kill comes after everything."""
+def _update_of(line: bytes) -> float:
+    """A line's update; a line cut short by a kill, or of bytes that are no text, comes after everything."""
     try:
         return float(json.loads(line)["update"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import tempfile
 
 import torch
 
@@ -16,7 +17,10 @@ PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); (a @ a).sum
 @functools.cache
 def bf16_works() -> bool:
     """Whether bfloat16 products survive: on some machines oneDNN dies with an illegal instruction."""
-    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode == 0
+    # -P and a folder of its own: a torch.py that lies where the user works is not what is asked.
+    with tempfile.TemporaryDirectory() as nowhere:
+        probe = [sys.executable, "-P", "-c", PROBE]
+        return subprocess.run(probe, capture_output=True, check=False, cwd=nowhere).returncode == 0
 
 
 def check_precision(precision: str, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008  # immutable
