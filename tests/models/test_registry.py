@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
-from trellis.models import HMM, HMMConfig, Model, ModelConfig, load_model, storage
+from trellis.models import HMM, HMMConfig, Model, ModelConfig, load_model, storage, tensor_files
 from trellis.models.registry import KINDS, config_class, model_class
 
 from .makers import random_ids
@@ -36,6 +36,7 @@ def test_a_saved_model_tells_its_kind_and_every_setting(tmp_path):
         "model_type", "format", "vocab_size", "states", "support", "blocks", "unclustered", "start", "transition",
         "emission", "encoder", "width", "parameters", "shared", "monolithic", "layers", "skip", "relu", "norm", "heads",
         "network", "inputs", "architecture", "bias", "memory", "memory_dropout", "dropout", "init_scale",
+        "sha256",
     ]  # fmt: skip
     assert (list(about), about["model_type"], about["format"]) == (written, "trellis_hmm", 2)
 
@@ -70,7 +71,7 @@ def test_counts_stay_whole_numbers_and_what_is_made_anew_is_not_kept(tmp_path):
     model = Counted(HMMConfig(7, 4)).double()
     model.count += 2**53
     storage.save(model, tmp_path / "model", None)
-    tensors = storage.read_tensors(tmp_path / "model" / "model.safetensors")
+    tensors = tensor_files.read_tensors(tmp_path / "model" / "model.safetensors")
     assert sorted(tensors) == ["count", "weight"]
     again = Counted(HMMConfig(7, 4))
     storage.restore(again, tensors, tmp_path)

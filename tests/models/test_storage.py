@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
-from trellis.models import HMM, HMMConfig, load_model, storage
+from trellis.models import HMM, HMMConfig, load_model, storage, tensor_files
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.registry import config_class, model_class
 from trellis.text import WordTokenizer, load_tokenizer
@@ -143,7 +143,7 @@ def test_weights_that_do_not_fit_change_nothing(saved):
     model = HMM(HMMConfig(7, 4, emission="low_rank", width=2), seed=5)
     before = [parameter.clone() for parameter in model.parameters()]
     with pytest.raises(TrellisError, match="do not fit"):
-        storage.restore(model, storage.read_tensors(saved / "model.safetensors"), saved)
+        storage.restore(model, tensor_files.read_tensors(saved / "model.safetensors"), saved)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
@@ -151,7 +151,7 @@ def test_restored_numbers_count_as_changed(saved):
     """What is kept of a model goes by PyTorch's count of changes."""
     model = HMM(CONFIGS[0], seed=5)
     before = [tensor._version for tensor in model.parameters()]
-    storage.restore(model, storage.read_tensors(saved / "model.safetensors"), saved)
+    storage.restore(model, tensor_files.read_tensors(saved / "model.safetensors"), saved)
     assert all(now._version > then for now, then in zip(model.parameters(), before, strict=True))
 
 
@@ -174,7 +174,7 @@ def old(request, tmp_path):
     folder.mkdir()
     about = {"model_type": request.param, "format": 1} | OLD_SETTINGS[request.param]
     (folder / "config.json").write_text(json.dumps(about))
-    storage.write_tensors(folder / "model.safetensors", {"emission.table": torch.zeros(7, 4)})
+    tensor_files.write_tensors(folder / "model.safetensors", {"emission.table": torch.zeros(7, 4)})
     return folder
 
 
@@ -228,10 +228,10 @@ def test_a_failing_save_leaves_the_old_model_and_nothing_else(saved):
 def test_a_disk_that_fills_under_the_weights_is_a_full_disk(saved, monkeypatch):
     def full(tensors, path):
         path.write_bytes(b"half")
-        raise storage.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise tensor_files.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     before = contents(saved)
-    monkeypatch.setattr(storage, "save_file", full)
+    monkeypatch.setattr(tensor_files, "save_file", full)
     with pytest.raises(TrellisError, match=r"the disk of .* is full"):
         HMM(CONFIGS[0], seed=1).save_pretrained(saved)
     assert contents(saved) == before

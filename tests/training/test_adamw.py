@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from trellis import ops
 from trellis.errors import TrellisError
-from trellis.models.storage import read_tensors, write_tensors
+from trellis.models.tensor_files import read_tensors, write_tensors
 from trellis.training.adamw import AdamW
 
 BETAS, STEPS = (0.9, 0.95), 60

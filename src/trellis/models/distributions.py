@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from typing import ClassVar, Self, TypeVar, cast
 
 import torch
@@ -23,8 +24,10 @@ from trellis.models.model import Model, ModelConfig, drawn_from
 from trellis.models.remembering import Remembered, push
 from trellis.models.starts import STARTS
 from trellis.models.supports import Support, TakingPart, any_support, shortened, thinned, thinned_everywhere
+from trellis.models.tensor_files import check_finite
 from trellis.models.transitions import TRANSITIONS
 
+FREE_LOGITS = frozenset({"start.table", "transition.table", "emission.table"})  # where −inf is a probability of zero
 LARGEST_KEPT = 1 << 26  # numbers of a table that is kept in use: 256 MB of float32
 
 T = TypeVar("T")
@@ -59,6 +62,12 @@ class Distributions(Model):
     def network_parameters(self) -> list[nn.Parameter]:
         """Parameters of the encoder's networks, which may learn at a rate of their own."""
         return self.encoder.network_parameters()
+
+    def check_tensors(self, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
+        """As of any model; but free logits may be −inf, and every word has a block of states that there are."""
+        check_finite(tensors, where, FREE_LOGITS)
+        if self.support is not None:
+            Support(tensors["block_V"], tensors["states_MK"]).check(self.config.states, where)
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; learning, and going back to it, drops what was kept for use."""

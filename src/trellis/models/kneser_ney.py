@@ -28,6 +28,7 @@ from trellis.models import storage
 from trellis.models.asking import Texts
 from trellis.models.model import Model, ModelConfig
 from trellis.models.scorer import MaybeTensor, check_ids
+from trellis.models.tensor_files import check_finite
 from trellis.progress import Progress
 from trellis.text import IdFile, Tokenizer
 
@@ -93,9 +94,8 @@ class KneserNey(Model):
     def from_pretrained(cls, folder: str | PathLike[str]) -> Self:
         """Read what `save_pretrained` wrote; the tables are as large as the text made them."""
         config, tensors = storage.load(folder, KneserNeyConfig)
-        lengths = range(2, config.order + 1)
-        named = {"unigram", "end", *(f"{what}_{k}" for k in lengths for what in ("key", "kept", "left"))}
-        if set(tensors) != named or len(tensors["unigram"]) != config.vocab_size:
+        check_finite(tensors, folder)
+        if not _fit(config, tensors):
             raise TrellisError(f"the tables in {folder} do not fit its config.json: restore both.")
         return cls(config, tensors).eval()
 
@@ -127,6 +127,27 @@ class KneserNey(Model):
             prob_BN = torch.where(key_N[at_BN] == wanted_BN, kept_N[at_BN], 0.0) + left_N[context_BN] * prob_BN
             context_BN = at_BN.masked_fill((key_N[at_BN] != wanted_BN) | (ids_BN == self.end), NOTHING)
         return prob_BN
+
+
+def _fit(config: KneserNeyConfig, tables: dict[str, Tensor]) -> bool:
+    """Whether tables are those of such a model, and lead nowhere outside of each other."""
+    lengths, contexts = range(2, config.order + 1), config.vocab_size + 1
+    kinds = {"key": torch.int64, "kept": torch.float64, "left": torch.float64}
+    named = {"unigram", "end", *(f"{what}_{length}" for length in lengths for what in kinds)}
+    if set(tables) != named or tables["unigram"].shape != (config.vocab_size,) or tables["end"].shape != ():
+        return False
+    if tables["end"].dtype != torch.int64 or not NOTHING <= int(tables["end"]) < config.vocab_size:
+        return False
+    for length in lengths:
+        key_N, kept_N, left_C = these = [tables[f"{what}_{length}"] for what in kinds]
+        if [table.dtype for table in these] != list(kinds.values()) or any(table.dim() != 1 for table in these):
+            return False
+        if len(kept_N) != len(key_N) or len(left_C) != contexts or int(key_N[-1:].sum()) != _LAST_KEY:
+            return False
+        if bool((key_N.diff() <= 0).any()):
+            return False
+        contexts = len(key_N)
+    return True
 
 
 class _Order(NamedTuple):

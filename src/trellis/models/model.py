@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.models.scorer import MaybeTensor
+from trellis.models.tensor_files import check_finite
 from trellis.progress import counted, short_number
 from trellis.settings import check
 from trellis.text import IdFile, Tokenizer
@@ -93,6 +94,10 @@ class Model(nn.Module):
         """Its shape in the words of the transformers library, if that loads its folder too; most kinds have none."""
         return {}
 
+    def check_tensors(self, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
+        """Refuse tensors of the right shapes that are not to be computed with: numbers that are none, wrong indices."""
+        check_finite(tensors, where)
+
     def save_pretrained(self, folder: str | PathLike[str], tokenizer: storage.Savable | None = None) -> None:
         """Write `config.json`, `model.safetensors` and the tokenizer, all or nothing."""
         storage.save(self, folder, tokenizer)
@@ -101,6 +106,8 @@ class Model(nn.Module):
     def from_pretrained(cls, folder: str | PathLike[str]) -> Self:
         """Read what `save_pretrained` wrote, ready for use (`eval`); scores are the same to the bit."""
         config, tensors = storage.load(folder, cls.config_class)
+        with torch.device("meta"):  # nothing is drawn, and no memory taken, for what the file does not have
+            storage.check_fits(cls(config, seed=0), tensors, folder)
         model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
         storage.restore(model, tensors, folder)
         return model.eval()

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import re
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from trellis.errors import TrellisError
 from trellis.folders import BEST, places, whole_folder
+from trellis.models.tensor_files import DAMAGED, Shape, numbers_in, read_tensors, write_tensors
 from trellis.settings import build
 
 if TYPE_CHECKING:
@@ -27,6 +24,9 @@ FORMAT = 2  # HMMs of format 1 had other parts; a model of any other kind is the
 RUN_FILE = "config.yaml"  # a run's settings, in its folder; the run's best model so far lies beside it in `best`
 OURS = "trellis_"  # begins the model_type of every kind of model here, and the kind's name ends it
 RANDOM = "random:"  # before a model's name: one of its shape with fresh weights
+WEIGHTS, CHECKSUM = "model.safetensors", "sha256"  # a model's tensors, and the name of their checksum in config.json
+SIZES = ("vocab_size", "states", "blocks", "width", "hidden", "layers", "heads", "order", "memory")
+SMALL = 1 << 12  # a size that does no harm, whether or not the model makes use of it
 NESTED = "trellis"  # holds what Trellis knows of a model whose config.json is otherwise that of another library
 
 Config = TypeVar("Config", bound="ModelConfig")
@@ -63,35 +63,15 @@ def _refuse_other_contents(folder: Path) -> None:
 
 def write(model: Model, folder: Path, tokenizer: Savable | None) -> None:
     """Write the files of a model into a folder that somebody else makes whole."""
-    about: dict[str, Any] = {"model_type": OURS + model.config.kind, "format": FORMAT}
-    about |= dataclasses.asdict(model.config)
+    own: dict[str, Any] = {"model_type": OURS + model.config.kind, "format": FORMAT}
+    own |= dataclasses.asdict(model.config)
     if tokenizer is not None:
         tokenizer.save(folder)
-        about["tokenizer"] = tokenizer.fingerprint()
-    if theirs := model.transformers_config():
-        about = theirs | {NESTED: about}
+        own["tokenizer"] = tokenizer.fingerprint()
+    theirs = model.transformers_config()
+    about = theirs | {NESTED: own} if theirs else own
+    own[CHECKSUM] = write_tensors(folder / WEIGHTS, tensors_of(model))
     (folder / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    write_tensors(folder / "model.safetensors", tensors_of(model))
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors as safetensors, with the operating system's own error if the disk is full."""
-    try:
-        save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
-    except SafetensorError as error:  # it wraps every error of the disk in a type of its own
-        if number := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-        raise
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read safetensors, refusing a file that is missing or cut short."""
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise TrellisError(f"{path.parent} has no {path.name}: it is not a whole model or checkpoint.") from None
-    except (SafetensorError, OSError, ValueError):
-        raise TrellisError(f"{path} is cut short or damaged: restore it or use an older checkpoint.") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -100,8 +80,8 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise TrellisError(f"there is no {path.name} in {path.parent}: give the folder of a trained model.") from None
-    except (ValueError, OSError):
-        raise TrellisError(f"{path} is cut short or damaged: restore it or use an older checkpoint.") from None
+    except (ValueError, OSError, RecursionError):
+        raise TrellisError(f"{path} {DAMAGED}.") from None
     if not isinstance(found, dict):
         raise TrellisError(f"{path} does not hold a JSON object: it was not written by Trellis.")
     return found
@@ -166,8 +146,21 @@ def load(folder: str | PathLike[str], config: type[Config]) -> tuple[Config, dic
     about = read_about(folder)
     if about.pop("format", None) not in (1, FORMAT):
         raise TrellisError(f"{folder} was written by another version of Trellis: save it again with that version.")
-    known = {name: value for name, value in about.items() if name not in ("model_type", "tokenizer")}
-    return build(config, known), read_tensors(folder / "model.safetensors")
+    known = {name: value for name, value in about.items() if name not in ("model_type", "tokenizer", CHECKSUM)}
+    built = build(config, known)
+    _check_sizes(built, numbers_in(folder / WEIGHTS), folder)
+    return built, read_tensors(folder / WEIGHTS, about.get(CHECKSUM))
+
+
+def _check_sizes(config: ModelConfig, numbers: int, folder: Path) -> None:
+    """Refuse a shape that the numbers on disk cannot fill, before even an empty model of it is made."""
+    for name in SIZES:
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size > max(numbers, SMALL):
+            raise TrellisError(
+                f"the {numbers:,} weights in {folder} do not fit its config.json, where {name} is {size:,}: restore "
+                "both."
+            )
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -179,23 +172,22 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: everything[name] for name in firsts.values()}
 
 
-def restore(module: nn.Module, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
-    """Copy tensors into those of the same names and shapes, all of them or none; they bring their own precision."""
-    own = tensors_of(module)
-    wanted, found = ({name: _about(tensor) for name, tensor in these.items()} for these in (own, tensors))
+def check_fits(module: nn.Module, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
+    """Refuse tensors of other names, shapes or kinds than the module's, which may be one that has no memory yet."""
+    wanted, found = ({name: Shape.of(t) for name, t in these.items()} for these in (tensors_of(module), tensors))
     if wanted != found:
         name = min(name for name in wanted | found if wanted.get(name) != found.get(name))
         raise TrellisError(
             f"the weights in {where} do not fit this model ({name} is {found.get(name, 'absent')}, "
             f"not {wanted.get(name, 'absent')}): it was trained with another vocabulary or configuration."
         )
+
+
+def restore(module: Model, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
+    """Copy tensors into those of the same names and shapes, all of them or none; they bring their own precision."""
+    check_fits(module, tensors, where)
+    module.check_tensors(tensors, where)
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in tensors_of(module).items():
             tensor.data = tensor.data.to(tensors[name].dtype).copy_(tensors[name])
             increment_version(tensor)  # which setting `data` does not, and what is kept of a model goes by
-
-
-def _about(tensor: Tensor) -> str:
-    """A tensor's shape, and whether it counts rather than measures, which no precision changes."""
-    shape = "×".join(map(str, tensor.shape)) or "one number"
-    return shape if tensor.is_floating_point() else f"{shape} of {str(tensor.dtype).removeprefix('torch.')}"

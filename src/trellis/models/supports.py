@@ -29,6 +29,15 @@ class Support(NamedTuple):
         """The states of every word, V×K."""
         return self.states_MK[self.block_V]
 
+    def check(self, states: int, where: object) -> None:
+        """Refuse blocks and states that there are none of, which would index something else."""
+        for name, indices, end in (
+            ("block_V", self.block_V, len(self.states_MK)),
+            ("states_MK", self.states_MK, states),
+        ):
+            if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= end):
+                raise TrellisError(f"{name} in {where} holds indices that are not from 0 to {end - 1:,}: restore it.")
+
 
 def partition(block_V: Tensor, states: int, blocks: int) -> Support:
     """Blocks of equal size, one after the other."""

@@ -7,6 +7,7 @@ and the loop's place beside it, so that any checkpoint can be scored, sampled fr
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from trellis.folders import remove_folder, whole_folder
 from trellis.models import storage
 from trellis.models.model import Model
 from trellis.models.storage import Savable
+from trellis.models.tensor_files import check_finite, read_tensors, write_tensors
 from trellis.training.run_folder import refuse_links
 
 FORMAT = 1
+TRAINING = "training.safetensors"  # the learner's tensors and the carried state
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ def save(
         tensors = {f"learner.{name}": tensor for name, tensor in learner.items()}
         if state is not None:
             tensors["state"] = state
-        storage.write_tensors(temporary / "training.safetensors", tensors)
-        about = {"format": FORMAT, **asdict(place)}
+        checksum = write_tensors(temporary / TRAINING, tensors)
+        about = {"format": FORMAT, storage.CHECKSUM: checksum, **asdict(place)}
         (temporary / "place.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     for old in found(runs)[:-keep]:
         remove_folder(old)
@@ -80,17 +83,37 @@ def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Te
     about: dict[str, Any] = storage.read_json(folder / "place.json")
     if about.pop("format", None) != FORMAT:
         raise TrellisError(f"{folder} was written by another version of Trellis: start a new run folder.")
+    checksum = about.pop(storage.CHECKSUM, None)
     try:
         place = Place(**about)
         place = replace(place, schedule={name: float(place.schedule[name]) for name in ("level", "best", "waited")})
-    except (TypeError, KeyError, ValueError):
-        raise TrellisError(f"{folder / 'place.json'} is damaged: restore it or use an older checkpoint.") from None
+        sound = _sound(place)
+    except (TypeError, KeyError, ValueError, OverflowError):
+        sound = False
+    if not sound:
+        raise TrellisError(f"{folder / 'place.json'} is damaged: restore it or use an older checkpoint.")
     if place.run != run:
         raise TrellisError(
             f"{folder} belongs to a run with other settings, text or vocabulary: start a new run folder or "
             "restore the old settings."
         )
-    training = storage.read_tensors(folder / "training.safetensors")
+    training = read_tensors(folder / TRAINING, checksum)
+    check_finite(training, folder / TRAINING)
     state = training.pop("state", None)
     learner = {name.removeprefix("learner."): tensor for name, tensor in training.items()}
-    return place, storage.read_tensors(folder / "model.safetensors"), learner, state
+    weights = read_tensors(folder / storage.WEIGHTS, storage.read_about(folder).get(storage.CHECKSUM))
+    return place, weights, learner, state
+
+
+def _sound(place: Place) -> bool:
+    """Whether all that a checkpoint says of its place is of the type that it must be, and no number impossible."""
+    whole = (place.step, place.update, place.tokens)
+    seconds = (place.seconds, place.validating)
+    losses = [loss for loss in (place.best, place.loss) if loss is not None]
+    return (
+        all(type(number) is int and number >= 0 for number in whole)
+        and all(type(number) in (int, float) and 0 <= number < math.inf for number in seconds)
+        and all(type(loss) in (int, float) and not math.isnan(loss) for loss in losses)
+        and not any(math.isnan(number) for number in place.schedule.values())
+        and type(place.converged) is bool
+    )

@@ -230,10 +230,22 @@ class _Run:
         if not found:
             return
         self.place, tensors, learner, state = checkpoints.load(found[-1], self.place.run)
+        self._check_state(state, found[-1])
         storage.restore(self.model, tensors, found[-1])
         self.learner.restore(learner)
         self.schedule.restore(self.place.schedule)
         self.state = None if state is None else state[self.world.share(len(state))].to(self.model.device)
+
+    def _check_state(self, state: Tensor | None, where: Path) -> None:
+        """Refuse a checkpoint whose carried state is not that of this run's rows: other weights would come of it."""
+        carries = self.settings.batching == "streams" and self.updates > 0
+        # At the end of an epoch only the longer streams have a row.
+        whole = state is not None and state.dim() == 2 and 0 < len(state) <= self.settings.batch_size
+        if carries != whole or (state is not None and not carries):
+            raise TrellisError(
+                f"the state that {where} carries on from is not that of this run: restore it or use an older "
+                "checkpoint."
+            )
 
     def _learn(self) -> None:
         batches = self.batching.batches(self.place.step)

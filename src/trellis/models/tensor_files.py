@@ -1,0 +1,98 @@
+"""Tensors on disk, which are safetensors: what a file says of itself is checked before memory is taken for it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trellis.errors import TrellisError
+
+DAMAGED = "is cut short or damaged: restore it or use an older checkpoint"
+
+
+class Shape(NamedTuple):
+    """What a file says of one of its tensors."""
+
+    sizes: tuple[int, ...]
+    whole: str | None  # the kind of numbers that count rather than measure; None: they measure
+
+    def __str__(self) -> str:
+        shape = "×".join(map(str, self.sizes)) or "one number"
+        return shape if self.whole is None else f"{shape} of {self.whole}"
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Shape:
+        """Of a tensor; what measures may be of any precision."""
+        kind = None if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
+        return cls(tuple(tensor.shape), kind)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Write tensors as safetensors, with the operating system's own error if the disk is full; the file's checksum."""
+    try:
+        save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
+    except SafetensorError as error:  # it wraps every error of the disk in a type of its own
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
+    return checksum(path)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def numbers_in(path: Path) -> int:
+    """How many numbers the tensors of a file have in all, by its header alone."""
+    try:
+        with safe_open(path, "pt") as file:
+            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118  # it is no dict
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except (SafetensorError, OSError, ValueError):
+        raise TrellisError(f"{path} {DAMAGED}.") from None
+    return sum(int(torch.Size(shape).numel()) for shape in shapes)
+
+
+def read_tensors(path: Path, told: object = None) -> dict[str, Tensor]:
+    """Read safetensors, refusing a file that is missing, cut short, or not the one whose checksum was told."""
+    try:
+        if told is not None and checksum(path) != told:
+            raise TrellisError(
+                f"{path} has changed since it was written, its checksum is another: restore it or use an older "
+                "checkpoint."
+            )
+        return load_file(path)
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except (SafetensorError, OSError, ValueError):
+        raise TrellisError(f"{path} {DAMAGED}.") from None
+
+
+def _missing(path: Path) -> TrellisError:
+    return TrellisError(f"{path.parent} has no {path.name}: it is not a whole model or checkpoint.")
+
+
+def check_finite(tensors: dict[str, Tensor], where: object, impossible: frozenset[str] = frozenset()) -> None:
+    """Refuse numbers that are none, naming the tensor; in logits of these names, −inf stands for impossible."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
+            continue
+        bad = ~torch.isfinite(tensor)
+        if name in impossible:
+            bad &= tensor != -torch.inf
+        if bool(bad.any()):
+            raise TrellisError(
+                f"{name} in {where} holds {float(tensor[bad].flatten()[0])}, which is no number to compute with: use "
+                "an older checkpoint, or train again at a lower training.lr."
+            )
