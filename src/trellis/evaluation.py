@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trellis.errors import TrellisError
-from trellis.models.scorer import Scorer, carry
+from trellis.models.scorer import Scorer, carry, check_answer
 from trellis.notebook import html_table
 from trellis.ops.precision import widened
 from trellis.progress import Progress, counted
@@ -127,6 +127,7 @@ def evaluate(
             state = carry(state, batch.carried, len(batch.ids))
             batch = batch.to(getattr(model, "device", torch.device("cpu")))
             log_prob_BT, state = model.score(batch.ids, state, batch.lengths)
+            check_answer(log_prob_BT)
             nats -= float(widened(log_prob_BT).sum())
             if math.isinf(nats):
                 places = [impossible_at, _first_impossible(batching, step, log_prob_BT)]

@@ -14,6 +14,7 @@ from trellis.cli.terminal import load, say, say_unknown
 from trellis.errors import TrellisError
 from trellis.models.model import Model
 from trellis.models.pretrained import Pretrained
+from trellis.models.scorer import check_answer
 from trellis.progress import Progress
 from trellis.text.files import STDIN
 from trellis.text.lines import GAP, Line, read_lines, tensors
@@ -128,7 +129,15 @@ def score_lines(
 def _score(
     model: Model, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """`model.score`, with gaps if there are any and the model can sum over them."""
+    """`model.score`, with gaps if there are any and the model can sum over them; what is no number is refused."""
+    log_prob_BT, state = _ask(model, ids_BT, state, lengths_B, missing_BT)
+    check_answer(log_prob_BT)
+    return log_prob_BT, state
+
+
+def _ask(
+    model: Model, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None, missing_BT: Tensor | None
+) -> tuple[Tensor, Tensor]:
     if missing_BT is None:
         return model.score(ids_BT, state, lengths_B)
     if "missing_BT" not in inspect.signature(model.score).parameters:

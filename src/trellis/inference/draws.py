@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trellis.errors import TrellisError
 from trellis.ops.precision import widened
 
 
@@ -15,6 +16,8 @@ def draw(weight_NS: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """
     heap_NS = widened(weight_NS).cumsum(-1)
     total_N1 = heap_NS[..., -1:]
+    if bool(total_N1.isnan().any()):
+        raise TrellisError("nothing can be drawn with probabilities that are not numbers: the model is damaged.")
     # At most 1 − 2⁻⁵³, so that its product with the total always rounds to less than the total.
     point_N1 = torch.rand(total_N1.shape, generator=generator, dtype=torch.float64).to(heap_NS)
     index_N1 = torch.searchsorted(heap_NS, point_N1 * total_N1, right=True)

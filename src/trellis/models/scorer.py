@@ -34,6 +34,15 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
         )
 
 
+def check_answer(log_prob_BT: Tensor) -> None:
+    """Refuse an answer that is no number: finite weights may be so large that their products are none."""
+    if bool(log_prob_BT.isnan().any()):
+        raise TrellisError(
+            "a log-probability of this model is not a number, so its weights are damaged: use an older checkpoint, or "
+            "train it again at a lower training.lr."
+        )
+
+
 def without_padding(ids_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     """The ids with zeros past each row's end, where anything may stand."""
     check_lengths(lengths_B, ids_BT.shape[1])
