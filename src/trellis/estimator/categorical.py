@@ -65,7 +65,7 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
     n_init              begin so often, and keep the run whose log-likelihood ended highest
     unseen              a symbol that no state emits is an "error" if it is none of `n_features` (and else makes its
                         sequence impossible), or it is "missing": its place is summed over, and counts as certain
-    dtype               "float64" agrees with hmmlearn to 1e-6; "float32" is several times as fast
+    dtype               "float64" agrees with hmmlearn to 1e-6; "float32" is nearly twice as fast
     """
 
     startprob_: Floats
