@@ -35,7 +35,7 @@ SMALL = 50_000  # bytes of the small text
 HEAD = """# With nothing set
 
 What `trellis train TEXT` reaches with every default, on texts by which no default was chosen. Perplexities are of
-validation text, as 16 streams, or every sequence from its start; times are of two threads beside other work, and include
+validation text, as 16 streams, or every sequence from its start; times are of two threads beside other work, with
 validation. *By hand* are settings of our other studies and trials, given about the same time. States that remember the
 last word (`model.memory=1`) are better yet on large texts; that is another kind of HMM, so it is listed, not compared.
 `python -m experiments first` measures, `python -m experiments report` writes this page.
