@@ -66,6 +66,7 @@ def numbers_in(path: Path) -> int:
 
 def read_tensors(path: Path, told: object = None) -> dict[str, Tensor]:
     """Read safetensors, refusing a file that is missing, cut short, or not the one whose checksum was told."""
+    numbers_in(path)  # which refuses what is no such file at all, and says so rather than that it changed
     try:
         if told is not None and checksum(path) != told:
             raise TrellisError(
