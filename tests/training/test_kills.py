@@ -90,7 +90,7 @@ def test_killed_ten_times_a_run_ends_with_the_same_weights(changes, nursery, tmp
     nursery.start(killed, changes)
     assert nursery.until("gone")[-2:] == ["finished", "gone 0"]
     assert_whole(killed, keep=1)
-    assert [path.name for path in (killed / "run").iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in (killed / "run").iterdir() if path.name.startswith(".")] == [".run.lock"]
     assert_same_run(killed, tmp_path / "undisturbed")
 
 
