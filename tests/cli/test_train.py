@@ -48,7 +48,7 @@ def test_what_to_try_next_works_for_models_too_large_for_tables(capsys, place, t
     (command,) = re.findall(rf"trellis (inspect {re.escape(str(tmp_path / 'r'))} --corpus \S+)", " ".join(out.split()))
     assert "12 states" in done(capsys, *command.split())
     code, _, err = call(capsys, "inspect", tmp_path / "r")
-    assert (code, "measure usage on text" in " ".join(err.split())) == (2, True)
+    assert (code, "measure usage on a text" in " ".join(err.split())) == (2, True)
 
 
 def test_the_same_config_gives_the_same_model(capsys, run, tmp_path):
