@@ -61,6 +61,7 @@ def test_a_long_text_is_read_as_often_as_minutes_allow_and_a_small_one_not_too_o
     assert epochs_for(10**8, 32_000) == pytest.approx(epochs_for(10**9, 32_000) * 10, rel=0.05)
     assert epochs_for(10**8, 32_000) < 0.1
     assert epochs_for(10**4, 1_000) == SIZES[0].epochs
+    assert epochs_for(4, 5) == UPDATES, "a text of one batch has an update an epoch"
     assert epochs_for(500, 100) * 500 == pytest.approx(UPDATES * SIZES[0].rows * SIZES[0].length, rel=0.05)
 
 

@@ -93,7 +93,8 @@ def epochs_for(tokens: int, vocab_size: int) -> float:
     size = _size(tokens)
     # Forward and backward: a step of the recursion, and a share of the emissions, which are made once a batch.
     work = 6.0 * size.states * (size.states + size.width * vocab_size / (size.rows * size.length))
-    found = max(min(size.epochs, WORK / work / tokens), UPDATES * size.rows * size.length / tokens)
+    updates = max(1.0, tokens / (size.rows * size.length))  # of an epoch
+    found = max(min(size.epochs, WORK / work / tokens), UPDATES / updates)
     return float(max(1, round(found))) if found > 0.75 else float(f"{found:.2g}")
 
 
