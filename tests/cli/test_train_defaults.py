@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from trellis.cli import START
 from trellis.training.defaults import Size, model_for
 
 from .commands import LINES, TINY, call, done
@@ -103,3 +104,11 @@ def test_a_memory_is_all_that_need_be_said(capsys, novel):
     assert call(capsys, "train", novel, "model.memory=1", "training.epochs=0.1")[0] == 0
     code, _, err = call(capsys, "train", novel, "model.memory=1", "model.transition=scalar", "out=no")
     assert (code, "model.memory needs" in err) == (2, True)
+
+
+@pytest.mark.slow  # reads the prose of Python's own documentation
+def test_the_command_that_help_recommends_learns_far_more_than_a_unigram_in_one_pass(capsys):
+    command = next(line for line in START.splitlines() if line.startswith("trellis train"))
+    _, *arguments = command.split()
+    found = json.loads(done(capsys, *arguments, "training.epochs=1", "--json"))
+    assert found["valid_perplexity"] < 0.6 * found["unigram_perplexity"]
