@@ -31,14 +31,27 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
         return
     check_folder(folder)
+    fresh = not folder.exists()
     with disk_trouble(folder), one_at_a_time(folder / LOCK, wait=False) as lock:
         if lock is None:
             raise TrellisError(f"another process is training in {folder}: wait for it, or choose another folder.")
         _claimed[place] = threading.get_ident()
         try:
             yield
+        except BaseException:
+            if fresh:
+                _leave_nothing(folder)
+            raise
         finally:
             del _claimed[place]
+
+
+def _leave_nothing(folder: Path) -> None:
+    """Delete a folder in which a run that was refused has left no more than its lock."""
+    lock = folder / f".{LOCK}.lock"
+    if [*folder.iterdir()] == [lock]:
+        lock.unlink()
+        folder.rmdir()
 
 
 def check_folder(folder: Path) -> None:
