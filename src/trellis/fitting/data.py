@@ -82,13 +82,10 @@ class Texts:
         return [np.array(ids, dtype=np.int64) for ids in tokenizer.encode_batch(list(self.corpus))]
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Lists of tokens."""
+class _Sequences:
+    """Data that lies cut into sequences."""
 
-    kind: ClassVar[str] = "tokens"
-    name: str
-    sequences: list[list[str]]
+    sequences: list[Any]
 
     @property
     def running(self) -> bool:
@@ -99,6 +96,15 @@ class Tokens:
     def count(self) -> int:
         """Sequences."""
         return len(self.sequences)
+
+
+@dataclass(frozen=True)
+class Tokens(_Sequences):
+    """Lists of tokens."""
+
+    kind: ClassVar[str] = "tokens"
+    name: str
+    sequences: list[list[str]]
 
     def held_out(self, seed: int) -> tuple[Tokens, Tokens | None]:
         """Sequences drawn at random, or the ends of a few."""
@@ -126,23 +132,13 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(_Sequences):
     """Sequences of whole numbers, which are symbols already."""
 
     kind: ClassVar[str] = "integers"
     name: str
     sequences: list[Integers]
     symbols: int | None = None  # that there are, if these sequences are part of more
-
-    @property
-    def running(self) -> bool:
-        """One sequence is a text."""
-        return len(self.sequences) == 1
-
-    @property
-    def count(self) -> int:
-        """Sequences."""
-        return len(self.sequences)
 
     def held_out(self, seed: int) -> tuple[Numbers, Numbers | None]:
         """Sequences drawn at random, or the ends of a few; both know all the symbols."""
