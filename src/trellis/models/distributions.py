@@ -211,12 +211,13 @@ class Distributions(Model):
         between = self.transition.between
         return self.kept("transition", lambda: between(self.vectors(self.everything), self.everything())).push(state, 0)
 
-    def words_of(self, belief_NS: Tensor) -> Tensor:
-        """p(word), N×V, of beliefs over all states: Σ_z belief[z] p(word | z)."""
-        emission_VK = self.emission_table()
+    def words_of(self, belief_NS: Tensor, words_V: Tensor | None = None) -> Tensor:
+        """p(word), N×V, of beliefs over all states: Σ_z belief[z] p(word | z); of all words, or of these."""
+        emission_VK = self.emission_table() if words_V is None else self.emission_table()[words_V]
         if self.support is None:
             return belief_NS @ emission_VK.T
         block_V, states_MK = self.support
+        block_V = block_V if words_V is None else block_V[words_V]
         words = [
             torch.linalg.vecdot(belief_S[states_MK].index_select(0, block_V), emission_VK) for belief_S in belief_NS
         ]
@@ -230,9 +231,13 @@ class Distributions(Model):
     @torch.no_grad()
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
         """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+        return self.transition_rows(states_N), self.emission_rows(states_N)
+
+    @torch.no_grad()
+    def transition_rows(self, states_N: Tensor) -> Tensor:
+        """p(next state | state), N×S, of these states."""
         states_N = states_N.to(self.device)
-        log_rows_NS = self.transition.log_rows(self.vectors(self.everything), states_N, self.everything())
-        return log_rows_NS.exp(), self.emission_rows(states_N)
+        return self.transition.log_rows(self.vectors(self.everything), states_N, self.everything()).exp()
 
     @torch.no_grad()
     def emission_rows(self, states_N: Tensor) -> Tensor:
@@ -245,6 +250,16 @@ class Distributions(Model):
             return torch.stack([torch.where(lists_VK == z, emission_VK, 0.0).sum(1) for z in states_N])
         size = self.block_size
         return torch.where(self.block_V == states_N[:, None] // size, emission_VK[:, states_N % size].T, 0.0)
+
+    @torch.no_grad()
+    def class_emission(self, class_V: Tensor, classes: int, *, most: bool = False) -> Tensor:
+        """p(a word of a class | state), C×S, of classes that every word has one of; `most`: of its best word alone."""
+        emission_VK, states = self.emission_table(), self.config.states
+        everything_1S = self.everything()[None]
+        place_VK = class_V[:, None] * states + (everything_1S if self.support is None else self.support.lists())
+        found = emission_VK.new_zeros(classes * states)
+        found.scatter_reduce_(0, place_VK.flatten(), emission_VK.flatten(), "amax" if most else "sum")
+        return found.view(classes, states)
 
     def _log_transition(self) -> Tensor:
         """log p(next state | state), S×S."""

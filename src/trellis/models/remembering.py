@@ -71,6 +71,10 @@ class _Steps:
             )
         return gap_matrix(self.transition, self.model.log_emission(), self.log_enter_of_all())
 
+    def of_all_words(self) -> tuple[Tensor, Tensor, Tensor]:
+        """T, S×S, and what `leaving` gives of every word, both V×S."""
+        return self.transition.matrix_SS, *leaving(self.transition, self.model.log_emission(), self.log_enter_of_all())
+
     def log_enter_of_all(self) -> Tensor:
         """c of every word, V×S."""
         return self.log_enter(torch.arange(self.model.config.vocab_size, device=self.model.device)[:, None])
@@ -94,6 +98,12 @@ def _past_gaps(steps: _Steps, belief_BS: Tensor, words_BM: Tensor, pushed_BS: Te
     return torch.where(missing_B[:, None], (belief_BS @ steps.gap()).to(pushed_BS), pushed_BS)
 
 
+@torch.no_grad()
+def steps_after_words(model: Distributions) -> tuple[Tensor, Tensor, Tensor]:
+    """T[z, z′], a[x, z] and b[x, z′], of which T a b is p(x | z) p(z′ | z, x): of every word x, for a memory of one."""
+    return model.kept("steps after words", _Steps(model, model.vectors(model.everything)).of_all_words)
+
+
 def gap_words(model: Distributions, belief_NS: Tensor, next_NS: Tensor) -> Tensor:
     """p(word of a gap | the rest of its row), N×V, but for a factor a gap.
 
@@ -103,10 +113,9 @@ def gap_words(model: Distributions, belief_NS: Tensor, next_NS: Tensor) -> Tenso
     gap, is that state's posterior `next_NS` divided by its belief.
     """
     steps = _Steps(model, model.vectors(model.everything))
-    leave_VS, enter_VS = leaving(steps.transition, model.log_emission(), steps.log_enter_of_all())
+    matrix_SS, leave_VS, enter_VS = steps.of_all_words()
     pushed_NS = (belief_NS @ steps.gap()).to(next_NS)
     message_NS = torch.where(pushed_NS > 0, next_NS / pushed_NS, 0.0)
-    matrix_SS = steps.transition.matrix_SS
     found = [
         ((leave_VS * belief_S) * ((enter_VS * message_S) @ matrix_SS.T)).sum(1)
         for belief_S, message_S in zip(belief_NS, message_NS, strict=True)
