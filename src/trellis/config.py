@@ -110,7 +110,7 @@ def completed(config: RunConfig, told: Mapping[str, Any], text: IdFile) -> RunCo
 
 def scalar(config: RunConfig) -> bool:
     """Whether the run sets probabilities one by one, which only a model without vectors has."""
-    return config.training.method == "baum_welch" or config.distill.counts
+    return config.training.method == "baum_welch" or config.training.init == "counts" or config.distill.counts
 
 
 def continued(config: RunConfig, told: Mapping[str, Any], earlier: RunConfig) -> RunConfig:

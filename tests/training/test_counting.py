@@ -43,9 +43,10 @@ def naive(model, text, smoothing):
         if label < 0:
             continue
         emission[label, word] += 1
-        if at % text.length == 0:
-            start[label] += 1
-        if at + 1 < len(text.ids) and text.labels[at + 1] >= 0:
+        first = at % text.length == 0 if text.ends is None else at == 0 or at in text.ends
+        start[label] += first
+        crosses = text.ends is not None and at + 1 in text.ends
+        if at + 1 < len(text.ids) and text.labels[at + 1] >= 0 and not crosses:
             transition[label, text.labels[at + 1]] += 1
     allowed = np.ones((S, V))
     if model.support is not None:
@@ -59,6 +60,16 @@ def naive(model, text, smoothing):
 def test_counts_are_those_of_a_slow_look_at_every_token(kind, piece, monkeypatch):
     monkeypatch.setattr(counting, "PIECE", piece)
     model, found = model_of(*kind), a_text(kind[0])
+    begin_with_counts(model, found, 0.3)
+    for table, want in zip(model.eval().tables(), naive(model, found, 0.3), strict=True):
+        assert_close(table, want)
+
+
+@pytest.mark.parametrize("piece", [1, 13, 10**6])
+def test_documents_are_counted_from_their_starts_to_their_ends(piece, monkeypatch):
+    monkeypatch.setattr(counting, "PIECE", piece)
+    ends = np.array([1, 1, 14, 26, 39, 100, 499, 500, 500])  # some empty, some of one token, some at a piece's edge
+    model, found = model_of("dense"), a_text("dense", share=0.9)._replace(ends=ends)
     begin_with_counts(model, found, 0.3)
     for table, want in zip(model.eval().tables(), naive(model, found, 0.3), strict=True):
         assert_close(table, want)
@@ -108,7 +119,7 @@ def test_memory_is_that_of_the_model(monkeypatch):
 
 @pytest.mark.parametrize("part", ["start", "transition", "emission"])
 def test_only_free_logits_can_be_counted(part):
-    with pytest.raises(TrellisError, match=r"^distill\.counts sets probabilities one by one: make model\.start, model"):
+    with pytest.raises(TrellisError, match=r"^counting labels sets probabilities one by one: make model\.start, model"):
         begin_with_counts(model_of("dense", **{part: "low_rank", "width": 2}), a_text("dense"), 0.1)
 
 

@@ -25,7 +25,9 @@ from trellis.cli import (
     sample,
     score,
     settings,
+    tag,
     train,
+    untag,
 )
 from trellis.cli.terminal import say, with_torch
 from trellis.errors import TrellisError
@@ -59,6 +61,8 @@ for command in (
     fill,
     sample,
     inspect,
+    untag,
+    tag,
     export,
     cluster,
     doctor,

@@ -23,19 +23,30 @@ PIECE = 1 << 17  # tokens that are counted together
 
 
 class Labelled(NamedTuple):
-    """A text with labels, one state a token and −1 where none is given, cut into windows of so many tokens."""
+    """A text with labels, one state a token and −1 where none is given, cut into windows of so many tokens.
+
+    Or into the documents that end at `ends`, each from its start: then nothing is counted across their ends.
+    """
 
     ids: NDArray[Any]
     labels: NDArray[Any]
     length: int
+    ends: NDArray[Any] | None = None
+
+    def begins(self, begin: int, stop: int) -> NDArray[np.int64]:
+        """Where in this part of the text a window, or a document, begins."""
+        if self.ends is None:
+            return np.arange(-(-begin // self.length) * self.length, stop, self.length)
+        place_D = np.concatenate([[0], self.ends[:-1]]).astype(np.int64)
+        return np.unique(place_D[(place_D >= begin) & (place_D < stop)])  # an empty document begins where the next does
 
 
 @torch.no_grad()
 def begin_with_counts(model: HMM, text: Labelled, smoothing: float) -> None:
     """Set a model of free logits to relative counts, to each of which `smoothing` is added.
 
-    Starts are the labels of windows' first tokens, transitions those of neighbours that both have one, emissions those
-    of tokens. A state that was never seen and not smoothed knows nothing: all its outcomes are equal.
+    Starts are the labels of first tokens of windows or documents, transitions those of neighbours that both have one,
+    emissions those of tokens. A state that was never seen and not smoothed knows nothing: all its outcomes are equal.
     """
     start, transition, emission = model.start, model.transition, model.emission
     if not (
@@ -44,8 +55,8 @@ def begin_with_counts(model: HMM, text: Labelled, smoothing: float) -> None:
         and isinstance(emission, ScalarEmission)
     ):
         raise TrellisError(
-            "distill.counts sets probabilities one by one: make model.start, model.transition and model.emission "
-            "scalar, or leave it out."
+            "counting labels sets probabilities one by one: make model.start, model.transition and model.emission "
+            "scalar, or leave the counts out."
         )
     tables = start.table, transition.table, emission.table
     for table in tables:
@@ -70,7 +81,9 @@ def _cells(model: HMM, text: Labelled) -> Iterator[tuple[NDArray[Any], ...]]:
             continue
         from_N, to_N = label_N[:-1], label_N[1:]
         both_N, label_N = (from_N >= 0) & (to_N >= 0), label_N[:PIECE]
-        first_N = label_N[-begin % text.length :: text.length]
+        if text.ends is not None:
+            both_N[text.begins(begin + 1, begin + 1 + len(both_N)) - begin - 1] = False
+        first_N = label_N[text.begins(begin, begin + len(label_N)) - begin]
         word_N = np.asarray(text.ids[begin : begin + PIECE], dtype=np.int64)[label_N >= 0]
         yield (
             first_N[first_N >= 0],

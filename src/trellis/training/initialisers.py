@@ -33,6 +33,8 @@ class Beginning(NamedTuple):
     restarts: int  # training.restarts
     trial: Callable[[int], float | None]  # validation perplexity after a short run from a seed
     taught: Taught | None = None  # what a teacher says of the text
+    labelled: Labelled | None = None  # the text with the labels that were given, if any
+    smoothing: float = 0.0  # training.smoothing
 
 
 Initialiser = Callable[[Beginning], Model]
@@ -67,4 +69,14 @@ def distill(beginning: Beginning) -> Model:
     return model
 
 
-INITIALISERS: dict[str, Initialiser] = {"random": random, "restarts": restarts, "distill": distill}
+def counts(beginning: Beginning) -> Model:
+    """Start, transition and emission counted from the labels that were given: the optimum where all tokens have one."""
+    assert beginning.labelled is not None  # a run without labels is refused
+    model = beginning.make(beginning.seed)
+    check_labels(model, beginning.labelled.labels)  # refuses models without states
+    assert isinstance(model, HMM)
+    begin_with_counts(model, beginning.labelled, beginning.smoothing)
+    return model
+
+
+INITIALISERS: dict[str, Initialiser] = {"random": random, "restarts": restarts, "distill": distill, "counts": counts}

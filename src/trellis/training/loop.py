@@ -32,7 +32,8 @@ from trellis.progress import Progress, short_number, short_time
 from trellis.text import BATCHINGS, Batch, IdFile
 from trellis.training import checkpoints
 from trellis.training.checkpoints import Place
-from trellis.training.defaults import length_for, training_for
+from trellis.training.counting import Labelled
+from trellis.training.defaults import batching_for, length_for, training_for
 from trellis.training.device import choose_device
 from trellis.training.distributed import World, world
 from trellis.training.embeddings import taught_embeddings
@@ -124,7 +125,10 @@ def train(
 
     length = settings.length or length_for(text)
     taught = None if distilled is None else Taught(distilled, text.ids, length, settings.smoothing)
-    beginning = Beginning(make_model, settings.seed, settings.restarts or RESTARTS, trial, taught)
+    ends = text.documents if (settings.batching or batching_for(text)) == "sequences" else None
+    labelled = None if labels is None else Labelled(text.ids, labels, length, ends)
+    restarts = settings.restarts or RESTARTS
+    beginning = Beginning(make_model, settings.seed, restarts, trial, taught, labelled, settings.smoothing)
     with claimed(folder) if here.chief else nullcontext():
         return run(lambda: INITIALISERS[settings.init](beginning), folder)
 
@@ -150,6 +154,8 @@ def _check_given(
         raise TrellisError("training.init=distill learns from labels of its own: set training.objective=marginal.")
     if distilled is not None and distilled.settings.lr is not None and settings.method == "baum_welch":
         raise TrellisError("distill.lr is a learning rate, which Baum–Welch has none of: leave it out.")
+    if settings.init == "counts" and labels is None:
+        raise TrellisError("training.init=counts counts labels: give data.labels, with training.objective=joint.")
     if (labels is None) != (settings.objective != "joint"):
         raise TrellisError("labels and training.objective=joint belong together: give both or neither.")
 

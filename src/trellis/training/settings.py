@@ -45,10 +45,11 @@ class TrainingSettings:
     full_batch: bool = False  # Baum–Welch: one update an epoch, from the counts of all of it
     step_size: float = 1.0  # Baum–Welch: θ ← step · θ_new + (1 − step) · θ; scheduled like the rate unless full-batch
     tolerance: float = 0.0  # Baum–Welch, full-batch: stop when an update gains less than so many nats a token
-    smoothing: float = 1e-3  # Baum–Welch, distill.counts: added to every count, so that no probability locks at zero
+    smoothing: float = 1e-3  # Baum–Welch, counted labels: added to every count, so that no probability locks at zero
 
     objective: str = "marginal"  # likelihood of the tokens, or of tokens and given states (data.labels): joint
-    init: str = "random"  # the first parameters: random, restarts (best seed on validation text), distill (a teacher's)
+    init: str = "random"  # the first parameters: random, restarts (best seed on validation text), distill (a
+    # teacher's), counts (of data.labels)
     restarts: int | None = None  # init=restarts: seeds to try; by default 5
     restart_steps: int = 100  # init=restarts: updates each of them gets before the choice, at most those of the run
 
