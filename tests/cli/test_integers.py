@@ -50,7 +50,12 @@ def test_the_same_numbers_give_the_same_run_from_either_file(capsys):
         (np.array([0.5, 1.5]), "x.npy holds 2 float64; save whole numbers"),
         (np.array([1, -1] * 9), "x.npy holds -1; number the symbols from 0"),
         (np.zeros((2, 2, 2), dtype=int), "x.npy holds 2 × 2 × 2 int64"),
-        (np.zeros(2000, dtype=int), "nothing to predict"),
+        (np.array(3), "x.npy holds a single int64"),
+        (np.array([], dtype=int), "x.npy holds no numbers"),
+        (np.array([1.0, np.nan]), "x.npy holds 2 float64"),
+        (np.array(["a", "1"]), "x.npy holds 2 <U1"),
+        (np.zeros(2000, dtype=int), "x.npy holds one symbol only, 0"),
+        (np.full((9, 9), 4), "x.npy holds one symbol only, 4"),
     ],
 )
 def test_files_of_anything_else_end_with_one_sentence_and_code_2(capsys, tmp_path, array, said):
@@ -60,8 +65,10 @@ def test_files_of_anything_else_end_with_one_sentence_and_code_2(capsys, tmp_pat
     assert said in " ".join(err.split())
 
 
-def test_text_that_is_no_number_ends_with_one_sentence(capsys, tmp_path):
-    (tmp_path / "x.txt").write_text("1 2 three\n")
+@pytest.mark.parametrize("word", ["three", "0.5", "-1", "nan", "1,2"])
+def test_text_that_is_no_number_ends_with_one_sentence_that_names_the_file(capsys, tmp_path, word):
+    (tmp_path / "x.txt").write_text(f"1 2\n2 {word}\n")
     code, _, err = call(capsys, "train", "data.corpus=x.txt", "data.tokenizer=integers", *FEW, "out=r")
     assert code == 2
-    assert "'three' is no whole number" in " ".join(err.split())
+    assert f"x.txt holds '{word}', which is no whole number" in " ".join(err.split())
+    assert not (tmp_path / "r").exists()

@@ -102,7 +102,7 @@ def read_array(path: Path) -> NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         raise TrellisError(f"{path} is no sound NumPy file; write whole numbers by numpy.save.") from error
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
-        shape = " × ".join(map(str, array.shape)) or "no"
+        shape = " × ".join(map(str, array.shape)) or "a single"
         raise TrellisError(f"{path} holds {shape} {array.dtype}; save whole numbers, a sequence or rows of such.")
     if array.size == 0:
         raise TrellisError(f"{path} holds no numbers; save an array with some in it.")

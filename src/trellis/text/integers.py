@@ -15,6 +15,7 @@ from trellis.progress import counted
 from trellis.text.tokenizer import read_vocabulary, refuse_id, write_folder
 
 KIND = "integers"  # marks our own folders in tokenizer_config.json
+LONGEST = 1000  # digits: Python reads no more than a few thousand of them
 LARGEST = 1 << 24  # symbols that people can mean; beyond it, they are rather codes or hashes
 
 
@@ -26,17 +27,22 @@ class IntegerTokenizer:
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size < 2:
-            raise TrellisError(
-                f"{vocab_size} symbols leave nothing to predict; give data with more, or a larger vocab_size."
-            )
+            raise TrellisError(f"vocab_size={vocab_size} leaves nothing to predict; give 2 or more.")
         if vocab_size > LARGEST:
             raise TrellisError(f"Symbols up to {vocab_size - 1} are too many; number those that occur 0, 1, 2 ….")
         self.vocab_size = vocab_size
 
     @classmethod
-    def train(cls, documents: Iterable[str]) -> IntegerTokenizer:
-        """Take all numbers up to the largest one in the text."""
-        return cls(1 + max((max(map(_number, document.split()), default=0) for document in documents), default=0))
+    def train(cls, documents: Iterable[str], name: str = "The text") -> IntegerTokenizer:
+        """Take all numbers up to the largest one in the text; `name` is the text's, for what is said about it."""
+        ends: set[int] = set()  # the smallest and the largest so far
+        for document in documents:
+            if found := ends.union(_numbers(document, f"{name} holds ")):
+                ends = {min(found), max(found)}
+        if len(ends) < 2:
+            only = f"one symbol only, {max(ends)}" if ends else "no symbols"
+            raise TrellisError(f"{name} holds {only}; give more data, or vocab_size if others are possible.")
+        return cls(1 + max(ends))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> IntegerTokenizer:
@@ -54,7 +60,7 @@ class IntegerTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Read whole numbers between spaces."""
-        ids = [_number(word) for word in text.split()]
+        ids = _numbers(text)
         if ids and max(ids) >= self.vocab_size:
             raise TrellisError(f"{max(ids)} is none of the symbols 0 to {self.vocab_size - 1} that the model knows.")
         return ids
@@ -85,7 +91,15 @@ class IntegerTokenizer:
         return hashlib.blake2b(f"{KIND}\n{self.vocab_size}".encode(), digest_size=16).hexdigest()
 
 
-def _number(word: str) -> int:
-    if not (word.isascii() and word.isdigit()):
-        raise TrellisError(f"{word!r} is no whole number from 0 on; give such numbers with spaces between them.")
-    return int(word)
+def _numbers(text: str, found: str = "") -> list[int]:
+    """Whole numbers between spaces; `found` is said before a word that is none."""
+    words = text.split()
+    for word in words:
+        if not (word.isascii() and word.isdigit()):
+            which = f"{found}{word!r}, which" if found else repr(word)
+            raise TrellisError(f"{which} is no whole number from 0 on; give such numbers with spaces between them.")
+        if len(word) > LONGEST:
+            raise TrellisError(
+                f"{found or 'The text holds '}a number of {len(word)} digits; number the symbols 0, 1, 2 …."
+            )
+    return [int(word) for word in words]

@@ -188,7 +188,7 @@ def learn_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> 
         if data.tokenizer == "characters":
             return CharacterTokenizer.train(documents, data.vocab_size)
         if data.tokenizer == "integers":
-            return IntegerTokenizer.train(documents)
+            return IntegerTokenizer.train(documents, corpus.name)
         return WordTokenizer.train(documents, data.vocab_size, data.min_count)
 
 
