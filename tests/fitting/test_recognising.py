@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 import torch
 
-from trellis.errors import InputError, TrellisError
+from trellis.errors import InputError
 from trellis.fitting.data import Numbers, Texts, Tokens
 from trellis.fitting.recognising import recognise
 from trellis.text import MemoryCorpus, open_corpus
@@ -145,9 +145,9 @@ def test_a_string_is_a_name_a_file_or_a_text(tmp_path):
     assert recognise("ptb", data_dir=str(tmp_path)).corpus.name == "ptb"
     running = recognise("a text of some words\nand lines")
     assert (list(running.corpus), running.running) == (["a text of some words", "and lines"], True)
-    with pytest.raises(TrellisError, match="no corpus or file called 'pydoc': did you mean 'pydocs'"):
+    with pytest.raises(InputError, match=r"^data: there is no corpus or file called 'pydoc': did you mean 'pydocs'"):
         recognise("pydoc")
-    with pytest.raises(TrellisError, match=r"no file my file\.txt"):
+    with pytest.raises(InputError, match=r"^data: There is no file my file\.txt"):
         recognise("my file.txt")
     with pytest.raises(InputError, match="data is an empty string"):
         recognise("  ")
@@ -156,7 +156,7 @@ def test_a_string_is_a_name_a_file_or_a_text(tmp_path):
 def test_asked_about_a_string_it_is_one_text():
     for text in ("pydocs", "word", "two words", "two\nlines"):
         assert list(recognise(text, asked=True).corpus) == [text]
-    with pytest.raises(TrellisError, match=r"no file words\.txt"):
+    with pytest.raises(InputError, match=r"no file words\.txt"):
         recognise("words.txt", asked=True)
 
 
@@ -177,6 +177,9 @@ def test_numpy_files_are_whole_numbers(tmp_path):
         (np.array([]), "data is empty"),
         (3, "data is of type int"),
         (b"abc", "data is of type bytes"),
+        ({"a b", "b c"}, "data is a set, which has no order"),
+        (frozenset({0, 1}), "data is a set"),
+        ([{0, 1}, {0, 2}], "data holds objects"),
         ({"train": STRINGS}, "data has parts, train: give one of them"),
         (["a b", ""], r"data\[1\] is empty: leave empty sequences out"),
         (["a b", " \n"], r"data\[1\] is empty"),

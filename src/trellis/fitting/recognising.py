@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.errors import InputError
+from trellis.errors import InputError, TrellisError
 from trellis.fitting.checking import as_array, integers, one_kind, refuse_lengths, sequences_of
 from trellis.fitting.data import Data, Numbers, Texts, Tokens
 from trellis.text import MemoryCorpus, open_corpus
@@ -60,10 +60,15 @@ def _of_name(source: str | os.PathLike[str], lengths: Any, name: str, data_dir: 
         if not source.strip():
             raise InputError(f"{name} is an empty string: {WANTED}.")
         return Texts(name, MemoryCorpus(name, (source,) if asked else tuple(source.splitlines())), running=not asked)
-    if is_array(Path(source)) and Path(source).is_file():
-        return Numbers(name, sequences_of(str(source), read_array(Path(source)), lengths))
-    refuse_lengths(lengths, f"{source} is a text")
-    return Texts(name, open_corpus(source, "train", data_dir), running=True, in_memory=False)
+    try:
+        if is_array(Path(source)) and Path(source).is_file():
+            return Numbers(name, sequences_of(str(source), read_array(Path(source)), lengths))
+        refuse_lengths(lengths, f"{source} is a text")
+        return Texts(name, open_corpus(source, "train", data_dir), running=True, in_memory=False)
+    except InputError:
+        raise
+    except TrellisError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _is_text(string: str, asked: bool) -> bool:
@@ -98,6 +103,8 @@ def _column(data: Any, name: str, column: str | None) -> Any:
 def _listed(data: Any, name: str) -> list[Any]:
     if isinstance(data, bytes | Mapping) or not isinstance(data, Iterable):
         raise InputError(f"{name} is of type {type(data).__name__}: {WANTED}.")
+    if isinstance(data, set | frozenset):
+        raise InputError(f"{name} is a set, which has no order: give a list.")
     return list(data)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trellis.errors import TrellisError
+from trellis.errors import InputError, TrellisError
 from trellis.inference.chain import check_lengths
 
 MaybeTensor = Tensor | None
@@ -29,7 +29,7 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
     """Refuse ids outside the vocabulary before they index something else."""
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
         bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
-        raise TrellisError(
+        raise InputError(
             f"token id {bad} is outside the model's vocabulary of {vocab_size}: use the tokenizer saved with the model."
         )
 
