@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from trellis.progress import Progress, counted, short_number, short_time
+from trellis.progress import Progress, counted, roughly, short_number, short_time
 
 
 class Clock:
@@ -99,3 +99,4 @@ def test_times(seconds, text):
 
 def test_numbers_of_things():
     assert [counted(number, "line") for number in (0, 1, 2, 2000)] == ["0 lines", "1 line", "2 lines", "2,000 lines"]
+    assert [roughly(number, "line") for number in (0, 1, 2, 2000)] == ["0 lines", "1 line", "2 lines", "2.0k lines"]

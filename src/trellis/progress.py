@@ -39,6 +39,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def roughly(number: int, noun: str) -> str:
+    """Write a number of things in three figures or so (1 line, 41k lines)."""
+    return f"{short_number(number)} {noun}" if number == 1 else f"{short_number(number)} {noun}s"
+
+
 @contextmanager
 def waiting(what: str, stream: TextIO | None = None) -> Iterator[None]:
     """Say on a terminal what is waited for, and take it back after; say nothing in a pipe or a log.

@@ -89,6 +89,13 @@ def test_validation_text_can_be_bounded(capsys, novel):
     assert 20 <= int(some) < 30
 
 
+def test_one_of_a_thing_is_said_as_one(capsys, tmp_path):
+    (tmp_path / "line.txt").write_text("the cat saw the dog\n")
+    _, _, err = call(capsys, "train", "line.txt", "model.states=1", "training.epochs=1")
+    assert "learning from line.txt: 6 tokens in 1 document, 6 types" in err.splitlines()
+    assert "1 state, into runs/line-1" in err.splitlines()
+
+
 def test_restarts_without_validation_text_are_refused_before_anything_is_announced(capsys, novel):
     code, _, err = call(capsys, "train", novel, *FEW, "data.valid=none", "training.init=restarts")
     assert code == 2

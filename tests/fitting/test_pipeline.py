@@ -90,6 +90,8 @@ def test_what_is_held_out_is_said(capsys):
     assert re.search(
         r"fitting \d+ states to \d+ tokens of \d+ types: \S+ passes in batches of \d+ × \d+, at a rate", said
     )
+    trellis.fit(TEXTS, **loud | {"states": 1, "epochs": 1})
+    assert re.search(r"fitting 1 state to \d+ tokens of \d+ types: 1 pass in batches", capsys.readouterr().err)
     trellis.fit(walk(200), **loud)
     assert "the last tenth of the data held out for validation" in capsys.readouterr().err
     trellis.fit([[1, 2]], **loud)

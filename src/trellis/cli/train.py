@@ -14,7 +14,7 @@ import typer
 
 from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, report, say
 from trellis.errors import TrellisError
-from trellis.progress import short_number, short_time
+from trellis.progress import counted, roughly, short_number, short_time
 
 if TYPE_CHECKING:
     from trellis.config import RunConfig
@@ -255,11 +255,11 @@ def distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled:
 
 
 def _announce(config: RunConfig, texts: Texts) -> None:
-    say(f"learning from {_about(texts.train)}, {texts.tokenizer.vocab_size:,} types")
+    say(f"learning from {_about(texts.train)}, {counted(texts.tokenizer.vocab_size, 'type')}")
     none = "validation text: none, so the last model counts as the best"
     say(f"validating on {_about(texts.valid)}" if texts.valid else none)
     states = getattr(config.model, "states", None)
-    say(f"{config.model.kind if states is None else f'{states:,} states'}, into {config.folder}")
+    say(f"{config.model.kind if states is None else counted(states, 'state')}, into {config.folder}")
     if config.training.init == "distill":
         labelled = short_number(min(config.distill.tokens, texts.train.meta.tokens))
         say(f"the first {labelled} tokens with the labels of {config.distill.teacher}, then without labels")
@@ -268,7 +268,7 @@ def _announce(config: RunConfig, texts: Texts) -> None:
 def _about(ids: IdFile) -> str:
     """A text in a few words."""
     meta = ids.meta
-    return f"{meta.corpus}: {short_number(meta.tokens)} tokens in {short_number(meta.documents)} documents"
+    return f"{meta.corpus}: {roughly(meta.tokens, 'token')} in {roughly(meta.documents, 'document')}"
 
 
 def _next(config: RunConfig, protocol: str) -> list[str]:
@@ -317,7 +317,7 @@ def _report(config: RunConfig, trained: Trained, json: bool) -> None:
         values,
         ("best validation perplexity", perplexity),
         *unigram,
-        ("learnt from", f"{short_number(trained.tokens)} tokens"),
+        ("learnt from", roughly(trained.tokens, "token")),
         ("time", spent),
         ("model", str(trained.best)),
         *zip(("next", "", ""), _next(config, trained.protocol), strict=False),

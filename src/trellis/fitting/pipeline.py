@@ -16,7 +16,7 @@ from trellis.fitting.fitted import LENGTH, About, Fitted
 from trellis.fitting.recognising import recognise
 from trellis.fitting.told import Told
 from trellis.models import HMM, HMMConfig, load_model
-from trellis.progress import short_number
+from trellis.progress import counted, roughly
 from trellis.text import IdFile, Tokenizer, open_corpus
 from trellis.text.corpora import NAMES
 from trellis.training import Stopped, train
@@ -116,9 +116,10 @@ def _fitted(
 def _plan(shape: HMMConfig, settings: CompleteSettings, tokens: int) -> str:
     """One line on what was chosen, or told."""
     rate = "" if settings.method == "baum_welch" else f", at a rate of {settings.lr:g}"
+    passes = "1 pass" if settings.epochs == 1 else f"{settings.epochs:g} passes"
     return (
-        f"fitting {shape.states:,} states to {short_number(tokens)} tokens of {shape.vocab_size:,} types: "
-        f"{settings.epochs:g} passes in batches of {settings.batch_size} × {settings.length}{rate}"
+        f"fitting {counted(shape.states, 'state')} to {roughly(tokens, 'token')} of "
+        f"{counted(shape.vocab_size, 'type')}: {passes} in batches of {settings.batch_size} × {settings.length}{rate}"
     )
 
 
