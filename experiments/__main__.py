@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments import first, rates, smoke
+from experiments import first, rates, smoke, tagging
 from experiments.again import beside, comparison
 from experiments.recipes import HERE, Recipe, budget_of, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
@@ -234,6 +234,16 @@ def _first(
 ) -> None:
     """Train on six texts with nothing set, and with settings by hand, and record what is missing."""
     first.first(data_dir, (runs or Path("runs") / "first").absolute(), only, threads)
+
+
+@app.command("tagging", cls=Command)
+def _tagging(
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", envvar="TRELLIS_DATA", help="Where ud-ewt lies.")],
+    runs: Runs = None,
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads of each run.")] = 1,
+) -> None:
+    """Learn parts of speech with and without labels, and record what is missing."""
+    tagging.tagging(data_dir, (runs or Path("runs") / "tagging").absolute(), threads)
 
 
 @app.command("report", cls=Command)

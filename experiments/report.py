@@ -17,6 +17,7 @@ from experiments.lee.page import page as lee_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
 from experiments.tables import table, three, with_spread
+from experiments.tagging import page as tagging_page
 from trellis import TrellisError
 
 HEAD = """# Results
@@ -92,6 +93,8 @@ def report(experiments: Path, page: Path) -> Path:
     page.write_text("\n".join(lines), encoding="utf-8")
     lee_page(budgets, published, page.with_name(f"{page.stem}-lee.md"))
     page.with_name(f"{page.stem}-first.md").write_text(first_page(experiments / "results" / "first"), encoding="utf-8")
+    tagged = tagging_page(experiments / "results" / "tagging")
+    page.with_name(f"{page.stem}-tagging.md").write_text(tagged, encoding="utf-8")
     return page
 
 

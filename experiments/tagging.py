@@ -1,0 +1,246 @@
+"""Parts of speech from hidden states: without labels, and with those of a few sentences, on UD English EWT.
+
+Settings are chosen on the development text; test text is read once, for the chosen ones.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+
+from experiments.recipes import HERE
+from experiments.record import commit_of
+from trellis.folders import write_atomically
+from trellis.progress import short_time
+from trellis.text.files import hash_files
+
+RESULTS = HERE / "results" / "tagging"
+SEEDS = (0, 1, 2)
+STATES = 64
+COLUMNS = {"universal": 2, "penn": 3}
+HEAD = """# States as parts of speech
+
+UD English EWT: 204,577 words to learn from and 25,094 to test on, with 17 universal and about 50 Penn tags. Words seen
+once are `<unk>`. Every sentence is read from its start to its end, and states are those of the most probable path. Of
+each kind, a few settings were tried on the development text, with seed 0; those chosen there met the test text, once,
+with three seeds. Shown are means, with the least and the greatest. `python -m experiments tagging` measures, `python -m
+experiments report` writes this page; every run is a file in `experiments/results/tagging`.
+
+"""
+
+
+class Run(NamedTuple):
+    """A run of the study: its group, which of the group's settings, its labels and its seed."""
+
+    group: str
+    number: int
+    told: tuple[str, ...]
+    labelled: str | None  # as `trellis untag` takes it; None: no labels
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """By which its result is found."""
+        return f"{self.group}-{self.number}-s{self.seed}"
+
+    @property
+    def only(self) -> bool:
+        """Whether sentences without labels are left out."""
+        return "only" in self.told
+
+
+class Place(NamedTuple):
+    """Where texts are and runs go."""
+
+    data: Path
+    runs: Path
+    threads: int
+    commit: str
+
+
+def tagging(data_dir: str, runs: Path, threads: int) -> None:
+    """Make and record what is missing: all settings of every group with one seed, the best one with the others."""
+    place = Place(Path(data_dir) / "ud-ewt", runs, threads, commit_of(HERE.parent))
+    runs.mkdir(parents=True, exist_ok=True)
+    for group, (labelled, settings) in groups().items():
+        tried = [Run(group, number, told, labelled, SEEDS[0]) for number, told in enumerate(settings)]
+        for run in tried:
+            _record(run, place, tested=False)
+        best = max(tried, key=_by_development)
+        for seed in SEEDS:
+            _record(best._replace(seed=seed), place, tested=True)
+
+
+def groups() -> dict[str, tuple[str | None, list[tuple[str, ...]]]]:
+    """How many sentences each group has labels of, if any, and the settings to try."""
+    told = yaml.safe_load((HERE / "tagging.yaml").read_text(encoding="utf-8"))
+    found: dict[str, tuple[str | None, list[tuple[str, ...]]]] = {
+        name: (None, [tuple(line.split()) for line in lines]) for name, lines in told["unsupervised"].items()
+    }
+    for labelled in told["labelled"]:
+        for name, lines in told["supervised"].items():
+            number = "all" if labelled == "100%" else labelled
+            found[f"{name}-{number}"] = (labelled, [tuple(line.split()) for line in lines])
+    return found
+
+
+def _by_development(run: Run) -> float:
+    scores = json.loads((RESULTS / f"{run.name}.json").read_text(encoding="utf-8"))["dev"]["universal"]
+    return float(scores["v_measure" if run.labelled is None else "accuracy"])
+
+
+def _record(run: Run, place: Place, *, tested: bool) -> None:
+    """Train the run, unless that was done, and write down its scores."""
+    path = RESULTS / f"{run.name}.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if "dev" in known and ("test" in known or not tested):
+        return
+    commands, seconds = _train(run, place)
+    known = known or {
+        "name": run.name,
+        "commands": commands,
+        "seed": run.seed,
+        "labelled": run.labelled,
+        "corpus_hash": {split: hash_files([place.data / f"{split}.tsv"]) for split in ("train", "dev", "test")},
+        "commit": place.commit,
+        "machine": f"{platform.machine()}, {place.threads} threads, torch {torch.__version__}",
+        "seconds": seconds,
+    }
+    known["dev"] = _scores(run, place, "dev")
+    if tested:
+        known["test"] = _scores(run, place, "test")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(known, indent=1) + "\n")
+
+
+def _train(run: Run, place: Place) -> tuple[list[str], float]:
+    """Bring the run to its end: its commands, and how long training took."""
+    text, out = place.runs / f"text-{run.labelled or '0'}-{'only-' * run.only}{run.seed}", place.runs / run.name
+    labelled = ["--labelled", run.labelled or "0", "--seed", str(run.seed), *(["--only"] if run.only else [])]
+    untag = ["untag", str(place.data / "train.tsv"), str(text), *labelled]
+    vocabulary = ["untag", str(place.data / "train.tsv"), str(place.runs / "text-0-0"), "--labelled", "0"]
+    states = STATES
+    for told in (vocabulary, untag):
+        _trellis(told)
+    if run.labelled is not None:
+        states = len((text / "tags.txt").read_text(encoding="utf-8").splitlines())
+    labels = [] if run.labelled is None else [f"data.labels={text / 'labels.npy'}", "training.objective=joint"]
+    # Words are those of the whole text, whichever sentences are learnt from.
+    words = [f"data.tokenizer={_words(place)}"] if run.only else []
+    train = [
+        "train", str(text / "words.txt"), *labels, *words, "data.valid=none", f"model.states={states}",
+        *(told for told in run.told if told != "only"), "training.batching=sequences", f"training.seed={run.seed}",
+        "--threads", str(place.threads),
+    ]  # fmt: skip
+    began = time.monotonic()
+    _trellis([*train, f"out={out}", "--resume", "--json"])
+    return [_shown(told, place) for told in (untag, train)], round(time.monotonic() - began, 1)
+
+
+def _words(place: Place) -> Path:
+    """The folder of a model that has learnt from the whole text, for its vocabulary."""
+    return place.runs / Run("baum-welch", 0, (), None, SEEDS[0]).name
+
+
+def _scores(run: Run, place: Place, split: str) -> dict[str, Any]:
+    names = place.runs / f"text-{run.labelled}-{'only-' * run.only}{run.seed}" / "tags.txt"
+    known = [] if run.labelled is None else ["--names", str(names)]
+    columns = {"universal": 2} if run.labelled is not None else COLUMNS
+    tag = ["tag", str(place.runs / run.name), str(place.data / f"{split}.tsv"), "--json"]
+    found = {tags: json.loads(_trellis([*tag, "--column", str(column), *known])) for tags, column in columns.items()}
+    return {tags: {name: round(value, 6) for name, value in scores.items()} for tags, scores in found.items()}
+
+
+def _trellis(arguments: list[str]) -> str:
+    done = subprocess.run([sys.executable, "-m", "trellis", *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+def _shown(arguments: list[str], place: Place) -> str:
+    """A command as a reader would write it."""
+    plain = [one.replace(f"{place.runs}/", "").replace(f"{place.data}/", "") for one in arguments]
+    return shlex.join(["trellis", *plain])
+
+
+def page(results: Path) -> str:
+    """What is written in a folder of results, as a page."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
+    tested = [one for one in found if "test" in one]
+    parts = {
+        "Without labels": _unsupervised(tested),
+        "With the labels of some sentences": _supervised(tested),
+        "What was tried": _tried(found),
+    }
+    return HEAD + "\n".join("\n".join([f"## {title}", "", *rows, ""]) for title, rows in parts.items())
+
+
+def _group(one: dict[str, Any]) -> str:
+    return str(one["name"].rsplit("-", 2)[0])
+
+
+def _of_group(tested: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {group: [one for one in tested if _group(one) == group] for group in groups()}
+
+
+def _unsupervised(tested: list[dict[str, Any]]) -> list[str]:
+    rows = [
+        f"{STATES} states, test text. Mappings of states to tags are chosen on the test text itself, as is the custom.",
+        "",
+        "| | tags | one-to-one | many-to-one | V-measure | time |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for group, runs in _of_group(tested).items():
+        for tags in COLUMNS if runs and runs[0]["labelled"] is None else ():
+            scores = [run["test"][tags] for run in runs]
+            cells = [_spread([one[name] for one in scores]) for name in ("one_to_one", "many_to_one", "v_measure")]
+            took = short_time(mean(run["seconds"] for run in runs))
+            rows.append(f"| {group} | {tags} | {' | '.join(cells)} | {took} |")
+    return rows
+
+
+def _supervised(tested: list[dict[str, Any]]) -> list[str]:
+    kinds = [group.removesuffix("-all") for group in groups() if group.endswith("-all")]
+    by_group = {group: runs for group, runs in _of_group(tested).items() if runs and runs[0]["labelled"] is not None}
+    rows = [
+        "A state for each universal tag, and one for the end of a sentence. Accuracy on the test text.",
+        "",
+        f"| labelled sentences | {' | '.join(kinds)} |",
+        f"| --- |{' --- |' * len(kinds)}",
+    ]
+    for number in dict.fromkeys(group.rpartition("-")[2] for group in by_group):
+        cells = [
+            _spread([run["test"]["universal"]["accuracy"] for run in by_group.get(f"{kind}-{number}", [])])
+            for kind in kinds
+        ]
+        rows.append(f"| {number} | {' | '.join(cells)} |")
+    return rows
+
+
+def _tried(found: list[dict[str, Any]]) -> list[str]:
+    """Every setting with what it had on the development text."""
+    rows = []
+    for one in found:
+        if one["seed"] == SEEDS[0]:
+            name = "v_measure" if one["labelled"] is None else "accuracy"
+            chosen = ", chosen" if "test" in one else ""
+            value, said = one["dev"]["universal"][name], name.replace("v_measure", "V-measure")
+            rows.append(f"- {one['name']}: {said} {value:.3f}{chosen}: `{one['commands'][-1]}`")
+    return rows
+
+
+def _spread(values: list[float]) -> str:
+    """The mean, and between which values."""
+    if not values:
+        return ""
+    around = f" ({min(values):.3f}–{max(values):.3f})" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{around}"
