@@ -43,8 +43,15 @@ def _hashes(table_NC: NDArray[np.generic], seed: int) -> NDArray[np.uint64]:
     hash_N = np.empty(len(table_NC), np.uint64)
     rows = max(1, 2**18 // max(1, table_NC.shape[1]))
     for begin in range(0, len(table_NC), rows):
-        hash_N[begin : begin + rows] = table_NC[begin : begin + rows].astype(np.uint64) @ weight_C
+        piece = table_NC[begin : begin + rows].astype(np.uint64)
+        hash_N[begin : begin + rows] = (_mixed(piece) if table_NC.dtype == np.uint64 else piece) @ weight_C
     return hash_N
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Let the high bits of sets count for the low ones: of a product with a multiple of 2^k, only 64 − k bits vary."""
+    words = (words ^ (words >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+    return words ^ (words >> np.uint64(29))
 
 
 def breadth_first(next_QC: NDArray[np.int32], start: int) -> States:
@@ -74,13 +81,28 @@ def distances(next_QC: NDArray[np.int32], accepting_Q: NDArray[np.bool_]) -> Sta
         reached_Q[near] = True
 
 
+def heights(next_QC: NDArray[np.int32], alive_Q: NDArray[np.bool_]) -> States:
+    """The most symbols from each state to an accepting one; −1 where there is no way, Q where there is no limit."""
+    height_Q = np.where(alive_Q, len(next_QC), UNREACHED)
+    done_Q, steps = ~alive_Q, 0
+    while True:
+        waiting = np.flatnonzero(~done_Q)
+        settled = waiting[done_Q[next_QC[waiting]].all(axis=1)]
+        if not len(settled):
+            return height_Q
+        height_Q[settled] = steps
+        done_Q[settled] = True
+        steps += 1
+
+
 def equivalent(next_QC: NDArray[np.int32], accepting_Q: NDArray[np.bool_]) -> tuple[States, States]:
     """The first state of each class of equivalent states, and the class of every state (Moore's algorithm).
 
-    States whose distances differ are never equivalent, which is a finer start than accepting or not. A round tells
-    states apart whose successors were told apart, until a round finds nothing, or all states are different.
+    States whose distances or heights differ are never equivalent, which is a finer start than accepting or not. A round
+    tells states apart whose successors were told apart, until a round finds nothing, or all states are different.
     """
-    first, kind_Q = distinct_rows(distances(next_QC, accepting_Q)[:, None])
+    distance_Q = distances(next_QC, accepting_Q)
+    first, kind_Q = distinct_rows(np.column_stack([distance_Q, heights(next_QC, distance_Q != UNREACHED)]))
     while len(first) < len(kind_Q):
         finer, finer_Q = distinct_rows(np.column_stack([kind_Q, kind_Q[next_QC]]))
         if len(finer) == len(first):
