@@ -24,6 +24,7 @@ UNKNOWN = {
     "cli": ("estimator", "fitting"),
     "estimator": ("cli", "config", "training", "distillation", "fitting"),
     "fitting": ("cli", "config", "estimator", "distillation"),
+    "hf": ("cli", "estimator", "fitting", "distillation"),
 }
 
 
@@ -62,7 +63,12 @@ def test_a_room_knows_nothing_of_the_rooms_that_use_it(room):
         assert not imports(file) & set(UNKNOWN[room]), file
 
 
+def test_transformers_is_a_door_that_nobody_else_goes_through():
+    inside = [file for file in FILES if SOURCE / "hf" in file.parents]
+    assert [file.name for file in FILES if "hf" in imports(file) and file not in inside] == ["__init__.py"]
+
+
 @pytest.mark.parametrize("folder", ["bench", "experiments", "examples"])
 def test_what_stands_outside_uses_no_front_door(folder):
     for file in (ROOT / folder).rglob("*.py"):
-        assert not imports(file) & {"cli", "estimator", "fitting"}, file
+        assert not imports(file) & {"cli", "estimator", "fitting", "hf"}, file

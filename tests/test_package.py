@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import trellis
 from trellis import configs
@@ -95,10 +96,18 @@ def test_the_version_stands_in_one_place(plain):
 
 def test_every_extra_is_named_by_what_it_gives():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert set(extras) <= {"hub", "teachers", "sklearn", "faiss", "gguf", "plots", "bench", "dev"}
+    assert set(extras) <= {"hub", "teachers", "sklearn", "faiss", "gguf", "plots", "evaluation", "bench", "dev"}
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
     named = {extra for source in sources for extra in re.findall(r"trellis-lm\[(\w+)\]", source)}
     assert named <= set(extras)
+
+
+def test_pytorch_is_a_range_that_the_measured_release_lies_in():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (wanted,) = (Requirement(one) for one in about["dependencies"] if re.match(r"torch\b", one))
+    (measured,) = re.findall(r"^TORCH \?= torch==(\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(one in wanted.specifier for one in (measured, f"{measured}+cpu", "2.99.0"))
+    assert not any(one in wanted.specifier for one in ("2.0.0", "3.0.0"))
 
 
 def test_an_installed_trellis_does_what_it_must(tmp_path):

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trellis.hf.registration import watch as _watch
+
 # PyTorch asks the kernel for huge pages when told so before its first large tensor; without them, page faults take
 # longer than the arithmetic of a training step.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from trellis.models import HMM as HMM
     from trellis.models import HMMConfig as HMMConfig
     from trellis.models import load_model as load_model
+    from trellis.models.pretrained import load_pretrained as load_pretrained
     from trellis.text import WordTokenizer as WordTokenizer
     from trellis.text import load_tokenizer as load_tokenizer
     from trellis.text import open_corpus as open_corpus
@@ -49,6 +52,7 @@ _NAMES = {
     "evaluation": ("evaluate",),
     "fitting": ("Fitted", "fit"),
     "models": ("HMM", "HMMConfig", "load_model"),
+    "models.pretrained": ("load_pretrained",),
     "text": ("WordTokenizer", "load_tokenizer", "open_corpus", "prepare"),
     "training": ("TrainingSettings", "train"),
 }
@@ -56,7 +60,9 @@ _HOME = {name: home for home, names in _NAMES.items() for name in names}
 _NEEDS = {"CategoricalHMM": "sklearn"}  # names that an optional library makes
 # All names that can be had here: `from trellis import *` fetches every one of them.
 __all__ = [name for name in _HOME if name not in _NEEDS or importlib.util.find_spec(_NEEDS[name])]
-_ROOMS = ("inference", "inspection", "models", "plots", "text", "training")
+_ROOMS = (
+    "ask", "automata", "constraints", "inference", "inspection", "models", "plots", "steering", "text", "training",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -71,3 +77,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
+
+
+_watch()  # transformers, if it is or will be imported, knows Trellis's models

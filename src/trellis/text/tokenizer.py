@@ -115,8 +115,16 @@ def read_vocabulary(folder: Path) -> list[str]:
     return tokens
 
 
-def write_folder(folder: Path, tokenizer: HuggingFaceTokenizer, **settings: str | None) -> None:
-    """Write a folder that Hugging Face libraries read: the tokenizer, and beside it the settings that it has."""
+def write_folder(folder: Path, tokenizer: HuggingFaceTokenizer, **settings: str | bool | None) -> None:
+    """Write a folder that Hugging Face libraries read: the tokenizer, and beside it the settings that it has.
+
+    They pad at the left, where a text to be continued has not begun, with the end of documents where there is one. In a
+    text, what is spelt like a special token of ours is text.
+    """
+    if settings.get("trellis_kind") is not None:
+        settings["split_special_tokens"] = True
+    if settings.get("eos_token") is not None:
+        settings |= {"pad_token": settings["eos_token"], "padding_side": "left"}
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / TOKENIZER_FILE))
     known = {name: value for name, value in settings.items() if value is not None}
