@@ -37,3 +37,25 @@ def test_every_block_of_a_page_runs(page, tmp_path):
 def test_every_link_to_a_file_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def section(page: Path, heading: str) -> str:
+    """The first block of Python under a heading."""
+    text = page.read_text(encoding="utf-8")
+    assert f"\n## {heading}\n" in text, heading
+    return next(match["code"] for match in BLOCK.finditer(text.partition(f"\n## {heading}\n")[2]))
+
+
+@pytest.mark.parametrize(("heading", "lines"), [("From an array", 8), ("From a column of pandas", 5)])
+def test_from_data_to_scores_states_and_samples_in_a_few_lines(heading, lines):
+    code = section(ROOT / "README.md", heading)
+    assert len([line for line in code.splitlines() if line.strip()]) <= lines
+    assert {"fit", "score", "sample"} <= set(re.findall(r"\.(\w+)\(", code))
+
+
+@pytest.mark.slow  # reads the prose of Python's own documentation
+def test_the_first_model_of_the_readme_learns_far_more_than_a_unigram(tmp_path):
+    code = section(ROOT / "README.md", "From Python") + "\nprint(trained.perplexity, trained.unigram)\n"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    perplexity, unigram = map(float, run.stdout.splitlines()[-1].split())
+    assert perplexity < 0.6 * unigram
