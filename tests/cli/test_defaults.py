@@ -10,9 +10,13 @@ import sys
 import pytest
 import torch
 
-from trellis import cli
+from trellis import HMMConfig, WordTokenizer, cli
 from trellis.cli import main
 from trellis.progress import waiting
+from trellis.text.characters import CharacterTokenizer
+from trellis.text.integers import IntegerTokenizer
+from trellis.text.sources import DataSettings
+from trellis.text.subwords import SubwordTokenizer
 
 from .commands import TINY, call, done, nats_of, records, type_in
 
@@ -26,6 +30,15 @@ def test_the_same_option_has_the_same_default_everywhere(command):
     for name in DEFAULTS.keys() & options.keys():
         if (command, name) != ("train", "device") and (command, name) != ("prepare", "split"):
             assert options[name].default == DEFAULTS[name], name
+
+
+def test_the_size_of_a_vocabulary_has_one_name_everywhere():
+    """In commands, settings and tokenizers alike."""
+    makers = [WordTokenizer.train, WordTokenizer.count, CharacterTokenizer.train, SubwordTokenizer.train_bpe]
+    for maker in [*makers, IntegerTokenizer, HMMConfig, DataSettings, COMMANDS["prepare"], COMMANDS["cluster"]]:
+        names = inspect.signature(maker).parameters.keys()
+        assert "vocab_size" in names, maker
+        assert not names & {"size", "vocabulary", "vocabulary_size"}, maker
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, None])

@@ -63,6 +63,20 @@ def test_a_loaded_model_is_ready_for_use(saved, tmp_path):
         assert not type(model).from_pretrained(folder).training
 
 
+def test_a_run_is_loaded_as_its_best_model(saved, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / storage.RUN_FILE).write_text("")
+    with pytest.raises(TrellisError, match="run is a run without a model yet"):
+        load_model(run)
+    HMM(HMMConfig(7, 3), seed=1).save_pretrained(run / "checkpoint-2")
+    shutil.copytree(saved, run / "best")
+    ids = random_ids(2, 5, 7)
+    for named in (run, str(run), run / "best"):
+        assert torch.equal(load_model(named).score(ids)[0], load_model(saved).score(ids)[0])
+    assert load_model(run / "checkpoint-2").config.states == 3
+
+
 def test_double_precision_survives(tmp_path):
     model, ids = make(CONFIGS[0]), random_ids(4, 9, 7)
     model.save_pretrained(tmp_path / "model")
