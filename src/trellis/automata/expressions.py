@@ -34,7 +34,7 @@ def expression(pattern: str) -> Automaton:
 
 def parsed(pattern: str) -> Node:
     """The tree of an expression, or one sentence that points at the character that is wrong."""
-    return _Reader(pattern).whole()
+    return Reader(pattern).whole()
 
 
 def refuse(pattern: str, place: int, why: str) -> InputError:
@@ -43,13 +43,14 @@ def refuse(pattern: str, place: int, why: str) -> InputError:
     return InputError(f"{why}, at character {place + 1} of the expression:\n  {shown}\n  {' ' * place}^")
 
 
-class _Reader:
+class Reader:
     """Reads an expression from left to right; `place` is the next character."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.place, self.depth = pattern, 0, 0
 
     def whole(self) -> Node:
+        """The tree of the whole expression."""
         tree = self._choice()
         if self.place < len(self.pattern):
             raise self._wrong("This ) closes nothing; remove it or write \\)")
@@ -63,7 +64,7 @@ class _Reader:
 
     def _row(self) -> Node:
         parts = []
-        while self._peek() not in ("", "|", ")"):
+        while self._peek_after_space() not in ("", "|", ")"):
             parts.append(self._counted(self._atom()))
         return parts[0] if len(parts) == 1 else Row(tuple(parts))
 
@@ -177,6 +178,10 @@ class _Reader:
         if 0xD800 <= number <= 0xDFFF:
             raise refuse(self.pattern, place, "A surrogate is no character; write the character itself")
         return number, number
+
+    def _peek_after_space(self) -> str:
+        """The next character; in expressions in which spaces mean nothing, the next that is none."""
+        return self._peek()
 
     def _peek(self) -> str:
         return self.pattern[self.place : self.place + 1]

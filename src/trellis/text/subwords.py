@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -110,6 +111,11 @@ class SubwordTokenizer:
         if number is None:
             refuse_token(token, self._tokenizer.get_vocab())
         return number
+
+    def description(self) -> dict[str, Any]:
+        """All of the tokenizer as its file says it, its decoder and its special tokens among that."""
+        described: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        return described
 
     def fingerprint(self) -> str:
         """Hash the tokenizer and its document end, all that decides the ids in a file."""
