@@ -233,11 +233,11 @@ def test_a_model_saved_there_is_the_same_here(device, tmp_path):
 def test_what_states_mean_there_is_what_they_mean_here(name, device, tmp_path):
     model, ids = HMMS[name](0).eval(), text(tmp_path / "cache")
     with ops.using(None):
-        want = inspect_states(model, explained(model, ids, quiet=True), distinct=True), stationary(model.tables())
+        want = inspect_states(model, explained(model, ids, quiet=True), distinct=True), stationary(*model.tables()[:2])
         model.to(device)
-        found = inspect_states(model, explained(model, ids, quiet=True), distinct=True), stationary(model.tables())
+        found = inspect_states(model, explained(model, ids, quiet=True), distinct=True), stationary(*model.tables()[:2])
         tables = model.tables()
-        in_the_long_run = inspect_states(tables, stationary(tables))
+        in_the_long_run = inspect_states(tables, stationary(*tables[:2]))
     assert_close(found[1].cpu(), want[1], rtol=1e-6, atol=1e-9)
     assert [state.state for state in found[0].states] == [state.state for state in want[0].states]
     for a, b in zip(found[0].states, want[0].states, strict=True):

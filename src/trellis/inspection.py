@@ -130,13 +130,14 @@ def _likely(ids_N: Tensor, probabilities_N: Tensor) -> tuple[Likely, ...]:
     return tuple(Likely(*pair) for pair in zip(ids_N.tolist(), probabilities_N.tolist(), strict=True))
 
 
-def stationary(tables: Tables, tolerance: float = 1e-10, limit: int = 10_000) -> Tensor:
+@torch.no_grad()
+def stationary(start_S: Tensor, transition_SS: Tensor, tolerance: float = 1e-10, limit: int = 10_000) -> Tensor:
     """The share of time the chain spends in each state in the long run, from its start distribution; S, float64.
 
     Steps of the chain that stays where it is every other time have the same average and, unlike the chain itself,
     settle even when it turns in circles.
     """
-    transition_SS, usage_S = widened(tables.transition_SS), widened(tables.start_S)
+    transition_SS, usage_S = widened(transition_SS), widened(start_S)
     for _ in range(limit):
         before_S, usage_S = usage_S, (usage_S + usage_S @ transition_SS) / 2
         usage_S = usage_S / usage_S.sum()

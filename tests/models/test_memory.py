@@ -233,3 +233,15 @@ def test_bad_settings_and_states_are_refused():
     plain = HMM(HMMConfig(WORDS, STATES, **parts), seed=0).double()
     with pytest.raises(TrellisError, match="does not belong to 5 rows of this model"):
         model_of().score(texts(), plain.score(texts())[1])
+
+
+def test_the_states_alone_are_a_markov_chain():
+    """Each is drawn given the last state and its word: summed over words, the pairs' own chain of states."""
+    model = model_of()
+    emission, everything = model.log_emission().exp(), torch.arange(STATES)
+    want = sum(emission[word, :, None] * stepping(model, [word]) for word in range(WORDS))
+    assert_close(model.all_pairs(), want)
+    assert_close(model.rows(everything[1:])[0], want[1:])
+    assert_close(model.all_pairs().sum(1), torch.ones(STATES, dtype=torch.float64))
+    with pytest.raises(TrellisError, match="several words have no table of pairs"):
+        model_of(memory=2).all_pairs()

@@ -68,7 +68,7 @@ def _long_run(hmm: HMM) -> Tensor:
 
     try:
         with waiting("finding the long run"):
-            return stationary(hmm.tables())
+            return stationary(hmm.log_start().exp(), hmm.all_pairs())
     except TrellisError as error:
         reason = str(error).partition(":")[0]
         raise TrellisError(f"{reason}: measure usage on a text instead, with --corpus NAME or FILE.") from None

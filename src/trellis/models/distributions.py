@@ -21,7 +21,7 @@ from trellis.models.kept import Kept
 from trellis.models.lists import Listed
 from trellis.models.memory import Memory
 from trellis.models.model import Model, ModelConfig, drawn_from
-from trellis.models.remembering import Remembered, push
+from trellis.models.remembering import Remembered, push, whichever_word
 from trellis.models.starts import STARTS
 from trellis.models.supports import Support, TakingPart, any_support, shortened, thinned, thinned_everywhere
 from trellis.models.tensor_files import check_finite
@@ -235,8 +235,13 @@ class Distributions(Model):
 
     @torch.no_grad()
     def transition_rows(self, states_N: Tensor) -> Tensor:
-        """p(next state | state), N×S, of these states."""
+        """p(next state | state), N×S, of these states.
+
+        Where states remember a word, whichever word it was; of several, which are too many, what they add is left out.
+        """
         states_N = states_N.to(self.device)
+        if self.config.memory == 1:
+            return whichever_word(self)[states_N]
         return self.transition.log_rows(self.vectors(self.everything), states_N, self.everything()).exp()
 
     @torch.no_grad()

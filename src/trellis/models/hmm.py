@@ -84,6 +84,14 @@ class HMM(Questions):
         return Tables(self.log_start().exp(), self._log_transition().exp(), emission_VS.T)
 
     @torch.no_grad()
+    def all_pairs(self) -> Tensor:
+        """p(next state | state), whole, S×S; where states remember a word, whichever word it was."""
+        self._check_size("as one table: ask for those of some states, by transition_rows()")
+        if self.config.memory > 1:
+            raise TrellisError("states that remember several words have no table of pairs: ask about texts.")
+        return self.transition_rows(self.everything())
+
+    @torch.no_grad()
     def set_tables(self, start_S: Tensor, transition_SS: Tensor, emission_SV: Tensor) -> None:
         """Take these probabilities as parameters; all must be scalar, the support dense. Zeros stay zeros for good.
 
@@ -130,5 +138,8 @@ class HMM(Questions):
                 "states that remember words have no tables of their own: ask about texts, or about a model without "
                 "model.memory."
             )
+        self._check_size(why)
+
+    def _check_size(self, why: str) -> None:
         if self.config.states > LARGEST_DENSE:
             raise TrellisError(f"all pairs of {self.config.states:,} states do not fit in memory, {why}.")

@@ -156,10 +156,11 @@ class Questions(Distributions):
             torch.full((batch,), length, device=self.device),
             state_of_rows(state, batch, self.state_width, next(self.parameters())),
         )
-        memory = None
-        if self.memory is not None:
+        memory, rows = None, self.rows
+        if self.memory is not None:  # which gives the next states
             memory = generation.Memory(Remembered.of(self, state, batch).words_BM.clone(), self._after)
-        return generation.sample(self.predicted(batch, state), self.rows, lengths_B, end, generator, memory)
+            rows = lambda states_N: (states_N, self.emission_rows(states_N))  # noqa: E731  # or mypy wants names
+        return generation.sample(self.predicted(batch, state), rows, lengths_B, end, generator, memory)
 
     def expected_counts(
         self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None, labels_BT: MaybeTensor = None

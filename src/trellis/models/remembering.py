@@ -99,6 +99,12 @@ def _past_gaps(steps: _Steps, belief_BS: Tensor, words_BM: Tensor, pushed_BS: Te
 
 
 @torch.no_grad()
+def whichever_word(model: Distributions) -> Tensor:
+    """p(next state | state), S×S, whichever word the state emitted: the states alone are a Markov chain of this matrix."""
+    return _Steps(model, model.vectors(model.everything)).gap()
+
+
+@torch.no_grad()
 def steps_after_words(model: Distributions) -> tuple[Tensor, Tensor, Tensor]:
     """T[z, z′], a[x, z] and b[x, z′], of which T a b is p(x | z) p(z′ | z, x): of every word x, for a memory of one."""
     return model.kept("steps after words", _Steps(model, model.vectors(model.everything)).of_all_words)
