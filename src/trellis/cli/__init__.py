@@ -13,6 +13,7 @@ import typer
 
 from trellis import __version__
 from trellis.cli import (
+    ask,
     cluster,
     decode,
     distill,
@@ -25,9 +26,11 @@ from trellis.cli import (
     sample,
     score,
     settings,
+    synthesise,
     tag,
     train,
     untag,
+    write,
 )
 from trellis.cli.terminal import say, with_torch
 from trellis.errors import TrellisError
@@ -59,10 +62,13 @@ for command in (
     score,
     decode,
     fill,
+    ask,
     sample,
+    write,
     inspect,
     untag,
     tag,
+    synthesise,
     export,
     cluster,
     doctor,
