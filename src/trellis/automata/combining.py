@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Accept = Callable[[NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.bool_]]
 Classes = NDArray[np.int32]
 LARGEST_TABLE = 2**28  # entries of a table, a gigabyte
+_ROWS = 1_024  # states of a product whose steps are found at a time
 _LARGEST_FLAGS = 2**26  # pairs of states of which a flag each is held
 
 
@@ -29,11 +30,12 @@ def product(one: Automaton, other: Automaton, accept: Accept) -> Tables:
     pairs = _reached(next_one, next_other, start)
     left, right = np.divmod(pairs, other.states)
     next_QC = np.empty((len(pairs), len(one_C)), np.int32)
-    for column in range(len(one_C)):
-        met = next_one[left, column] * other.states + next_other[right, column]
-        next_QC[:, column] = np.searchsorted(pairs, met)
+    number = _numbers(pairs, one.states * other.states)
+    for begin in range(0, len(pairs), _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        next_QC[rows] = number(next_one[left[rows]] * other.states + next_other[right[rows]])
     accepting_Q = accept(one.accepting_Q[left], other.accepting_Q[right])
-    return Tables(next_QC, class_V, accepting_Q, int(np.searchsorted(pairs, start)))
+    return Tables(next_QC, class_V, accepting_Q, int(number(np.array(start))))
 
 
 def shared_classes(one: Automaton, other: Automaton) -> tuple[Classes, Classes, Classes]:
@@ -60,6 +62,15 @@ def _reached(next_one: NDArray[np.int64], next_other: NDArray[np.int32], start: 
         if len(seen) * classes > LARGEST_TABLE:
             raise InputError(f"Together these need over {len(seen):,} states; combine fewer or simpler constraints.")
     return seen
+
+
+def _numbers(pairs: NDArray[np.int64], below: int) -> Callable[[NDArray[np.int64]], NDArray[np.integer]]:
+    """The place of each pair among the sorted ones: out of a table where that is small, else by search."""
+    if below > _LARGEST_FLAGS // 4:
+        return lambda met: np.searchsorted(pairs, met)
+    number = np.zeros(below, np.int32)
+    number[pairs] = np.arange(len(pairs))
+    return lambda met: number[met]
 
 
 def _distinct(numbers: NDArray[np.int64], below: int) -> NDArray[np.int64]:

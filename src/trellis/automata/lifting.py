@@ -33,12 +33,13 @@ class Spellings:
 
     def targets(self, automaton: Automaton, states: NDArray[np.integer]) -> NDArray[np.int32]:
         """The state (R, V) that every token leads to from each of some states; for special tokens, −1."""
-        state_RV = np.repeat(np.asarray(states, np.int32)[:, None], self.symbols, axis=1)
+        step_QC = automaton.next_QC.astype(np.int64) * automaton.classes  # a state is named by the place of its row
+        place_RV = np.repeat(np.asarray(states)[:, None] * automaton.classes, self.symbols, axis=1)
         for byte in self._bytes:
-            reading = state_RV[:, : len(byte)]
-            state_RV[:, : len(byte)] = automaton.next_QC[reading, automaton.class_V[byte]]
-        target_RV = np.empty_like(state_RV)
-        target_RV[:, self._order] = state_RV
+            reading = place_RV[:, : len(byte)]
+            place_RV[:, : len(byte)] = step_QC.reshape(-1).take(reading + automaton.class_V[byte])
+        target_RV = np.empty(place_RV.shape, np.int32)
+        target_RV[:, self._order] = place_RV // automaton.classes
         target_RV[:, self.special_V] = -1
         return target_RV
 

@@ -117,8 +117,10 @@ def minimised(tables: Tables) -> Tables:
     Classes are numbered by their first symbols, states in breadth-first order along the classes. An `end` that no text
     reaches is left out.
     """
-    tables = _trimmed(_merged(tables))
+    given, tables = len(tables.next_QC), _trimmed(_merged(tables))
     first, kind_Q = equivalent(tables.next_QC, tables.accepting_Q)
+    if len(first) == given:  # no state was out of reach, and none is another's equal: this is the form
+        return tables
     end = None if tables.end is None else int(kind_Q[tables.end])
     next_QC = kind_Q[tables.next_QC[first]].astype(np.int32)
     smaller = Tables(next_QC, tables.class_V, tables.accepting_Q[first], int(kind_Q[tables.start]), end)

@@ -34,7 +34,7 @@ class Constraint(ABC):
             if ends and spelling.end_token is None:
                 raise InputError("This tokenizer has no token that ends a text; ask for the automaton with ends=False.")
             made = self.compiled(spelling)
-            if made.shortest() is None:
+            if not made.accepting_Q.any():
                 raise InputError(self.explain_empty(spelling))
             self._kept[key] = ending(made, spelling.end_token) if ends and spelling.end_token is not None else made
         return self._kept[key]
