@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from transformers import PreTrainedConfig
-from transformers.models.auto.configuration_auto import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 KINDS = ("hmm", "kneser_ney", "feed_forward", "lstm", "awd_lstm", "hmm_rnn")  # whose folders have a model_type of ours
 OURS, NESTED = "trellis_", "trellis"  # as in `models.storage`, which cannot be imported without PyTorch
@@ -58,7 +57,9 @@ CONFIGURATIONS = tuple(map(_of_kind, KINDS))
 
 
 def register_configurations() -> None:
-    """Tell `AutoConfig` of every kind."""
+    """Tell `AutoConfig` of every kind; whose module, when it is imported, may have this one imported in turn."""
+    from transformers.models.auto.configuration_auto import AutoConfig
+
     for configuration in CONFIGURATIONS:
         AutoConfig.register(configuration.model_type, configuration, exist_ok=True)
 

@@ -14,7 +14,7 @@ from trellis.errors import InputError, TrellisError
 from trellis.hf import files
 from trellis.hf.cache import CarriedState
 from trellis.hf.configuration import CONFIGURATIONS, END, NESTED, TrellisConfig
-from trellis.hf.losses import causal_loss
+from trellis.hf.losses import causal_loss, counted_labels
 from trellis.hf.prediction import Rows, next_token_of, not_begun, predictions
 from trellis.models import Model
 from trellis.text import Tokenizer
@@ -42,6 +42,11 @@ class TrellisForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
     def _init_weights(self, module: torch.nn.Module) -> None:
         """Nothing: the model has drawn its own."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers live, also those of a model without parameters."""
+        return self.model.device
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -83,8 +88,8 @@ class TrellisForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         rows = Rows.of(ids_BT, reads_BT)
         loss = logits = None
         if labels is not None:
-            labels = labels.to(ids_BT.device).masked_fill(marks_BT | ~there_BT, -100)
-            loss = causal_loss(self.model, rows, before.state, ids_BT, labels, kwargs.get("num_items_in_batch"))
+            counts_BT = counted_labels(labels.to(ids_BT.device), ids_BT, there_BT & ~marks_BT)
+            loss = causal_loss(self.model, rows, before.state, counts_BT, kwargs.get("num_items_in_batch"))
         state = before.state
         if labels is None or not self.training:
             logits, state = predictions(self.model, rows, state, _places(ids_BT, logits_to_keep))

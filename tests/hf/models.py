@@ -1,0 +1,67 @@
+"""Tiny models of every kind that transformers is told of, and the obvious ways to their answers."""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from trellis.hf import TrellisConfig, TrellisForCausalLM
+from trellis.models import HMM, HMMConfig
+from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
+
+from ..models.makers import VOCABULARY, make_kind, random_ids, sharpened
+
+LOW_RANK = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 3}
+EOS = 1
+
+
+def dense(vocab_size: int = 5, states: int = 3) -> HMM:
+    return sharpened(HMM(HMMConfig(vocab_size, states), seed=4)).double().eval()
+
+
+def remembering(memory: int) -> HMM:
+    return sharpened(HMM(HMMConfig(6, 4, **LOW_RANK, memory=memory), seed=2)).double().eval()
+
+
+def counting() -> KneserNey:
+    ids = random_ids(1, 400, 6)[0].numpy()
+    return KneserNey.fit(KneserNeyConfig(6, order=3), ids, EOS, quiet=True).eval()
+
+
+MAKERS = {
+    "dense": dense,
+    "brown blocks": lambda: make_kind(support="brown").eval(),
+    "uniform subsets": lambda: make_kind(support="uniform", transition="low_rank", encoder="table").eval(),
+    "a block a word": lambda: make_kind(support="words").eval(),
+    "memory": lambda: remembering(1),
+    "memory of two": lambda: remembering(2),
+    "n-grams": counting,
+}
+assert VOCABULARY > EOS
+
+
+def wrapped(model, begins: str = "start", eos: int | None = None) -> TrellisForCausalLM:
+    """The model for transformers, in which no token ends or begins a text unless one is said to."""
+    config = TrellisConfig(
+        trellis={}, vocab_size=model.config.vocab_size, begins=begins, eos_token_id=eos, bos_token_id=eos
+    )
+    return TrellisForCausalLM(config, model).eval()
+
+
+@torch.no_grad()
+def obvious(model, text: list[int], begins: list[int] = ()) -> Tensor:
+    """log p(word | text) of every word, V: the text is scored once with each."""
+    texts = [[*begins, *text, word] for word in range(model.config.vocab_size)]
+    return model.score(torch.tensor(texts))[0][:, -1]
+
+
+def enumerated(model: HMM, text: list[int]) -> Tensor:
+    """The same of a dense model by the sum over all paths of states."""
+    start_S, transition_SS, emission_SV = (table.double() for table in model.tables())
+    joint_V = torch.zeros(model.config.vocab_size, dtype=torch.float64)
+    for path in itertools.product(range(model.config.states), repeat=len(text) + 1):
+        weight = start_S[path[0]]
+        for (here, there), word in zip(itertools.pairwise(path), text, strict=True):
+            weight = weight * emission_SV[here, word] * transition_SS[here, there]
+        joint_V += weight * emission_SV[path[-1]]
+    return (joint_V / joint_V.sum()).log()
