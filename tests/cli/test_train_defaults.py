@@ -2,11 +2,15 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from trellis.cli import START
+from trellis.cli.train import _report as report
+from trellis.config import RunConfig
+from trellis.training import Trained
 from trellis.training.defaults import Size, model_for
 
 from .commands import LINES, TINY, call, done
@@ -49,6 +53,15 @@ def test_its_figures_are_beside_a_unigrams_with_their_protocol_and_the_time_that
         done(capsys, "evaluate", found["run"], "--split", "valid", "--protocol", found["protocol"], "--json")
     )
     assert measured["perplexity"] == pytest.approx(found["valid_perplexity"], rel=1e-4)
+
+
+def test_the_time_that_is_shown_is_all_that_passed(capsys):
+    report(RunConfig(), Trained(Path("best"), 99.0, 455.0, "streams", 250_000, 125.0, 69.0), json=False)
+    assert "time 3m14s: 2m05s learning, 2.0k tokens a second; 1m09s validating" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    report(RunConfig(), Trained(Path("best"), None, None, "streams", 250_000, 125.0, 0.0), json=False)
+    assert "time 2m05s learning, 2.0k tokens a second" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_evaluation_that_is_recommended_is_by_the_same_protocol(capsys, place, texts, tmp_path):
