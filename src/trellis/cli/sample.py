@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import Bos, Device, Json, Model, Seed, Threads, beginning, load, print_json, say_unknown
+from trellis.cli.terminal import Bos, Device, Json, Model, Seed, Threads, beginning, load, print_json, say_unknown_in
 from trellis.errors import TrellisError
 from trellis.progress import counted, waiting
 
@@ -59,11 +59,7 @@ def _belief(loaded: Pretrained, prompt: str, given: list[int], begin: Tensor | N
         return begin
     import torch
 
-    from trellis.text.unknown import UnknownWords
-
-    unknown = UnknownWords(loaded.tokenizer)
-    unknown.read(prompt)
-    say_unknown(unknown)
+    say_unknown_in(loaded, prompt)
     with torch.no_grad():
         log_prob_BT, state = loaded.model.score(torch.tensor([given], device=loaded.model.device), begin)
     if bool((log_prob_BT == -torch.inf).any()):

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trellis.beginnings import beginning as beginning
 from trellis.errors import TrellisError
 from trellis.progress import waiting
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trellis.models.pretrained import Pretrained
     from trellis.text.unknown import UnknownWords
 
@@ -109,32 +109,20 @@ def load(model: str, device: str) -> Pretrained:
         return load_pretrained(model, choose_device(device))
 
 
-def beginning(loaded: Pretrained, bos: bool | None) -> Tensor | None:
-    """The state in which a line begins: after `<eos>`, or None, the start distribution.
-
-    If nothing is asked for, as the model learnt. In running text, sentences begin after `<eos>`, and nearly no sentence
-    at the start distribution; a model of sequences has seen nothing follow `<eos>`.
-    """
-    if bos is None:
-        bos = not _learnt_from_sequences(loaded)
-    return loaded.after_eos() if bos else None
-
-
-def _learnt_from_sequences(loaded: Pretrained) -> bool:
-    from trellis.config import run_of
-
-    if fitted := loaded.fitted():
-        return not fitted["running"]
-    try:
-        return run_of(loaded.folder).training.batching == "sequences"
-    except TrellisError:  # a model without a run
-        return False
-
-
 def say_unknown(unknown: UnknownWords) -> None:
     """Name the unknown words that were read, if there are any."""
     if sentence := unknown.sentence():
         say(sentence)
+
+
+def say_unknown_in(loaded: Pretrained, *texts: str) -> None:
+    """Name the unknown words of some texts, if there are any; gaps are none."""
+    from trellis.text.unknown import UnknownWords
+
+    unknown = UnknownWords(loaded.tokenizer)
+    for text in texts:
+        unknown.read(re.sub("<mask>|_{3,}", " ", text))
+    say_unknown(unknown)
 
 
 def chief() -> bool:
