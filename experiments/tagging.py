@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import platform
 import shlex
-import subprocess
-import sys
 import time
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -20,14 +19,31 @@ import yaml
 
 from experiments.recipes import HERE
 from experiments.record import commit_of
+from trellis import HMM, load_model, load_tokenizer, train
+from trellis.config import completed, load_told
 from trellis.folders import write_atomically
 from trellis.progress import short_time
+from trellis.tagging import accuracy, decode_sentences, tagging_scores
 from trellis.text.files import hash_files
+from trellis.text.sources import prepare_texts
+from trellis.text.tagged import (
+    LABELS_FILE,
+    TAGS_FILE,
+    WORDS_FILE,
+    Columns,
+    labels_of,
+    read_tag_names,
+    read_tagged,
+    some_sentences,
+    tag_names,
+    write_untagged,
+)
 
 RESULTS = HERE / "results" / "tagging"
 SEEDS = (0, 1)
 STATES = 64
 COLUMNS = {"universal": 2, "penn": 3}
+WORDS_OF = "baum-welch-0-s0"  # the first run, whose words are those of the whole text
 HEAD = """# States as parts of speech
 
 UD English EWT: 204,577 words to learn from and 25,094 to test on, with 17 universal and about 50 Penn tags. Words seen
@@ -71,7 +87,7 @@ class Place(NamedTuple):
 def tagging(data_dir: str, runs: Path, threads: int) -> None:
     """Make and record what is missing: all settings of every group with one seed, the best one with the others."""
     place = Place(Path(data_dir) / "ud-ewt", runs, threads, commit_of(HERE.parent))
-    runs.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(threads)
     for group, (labelled, settings) in groups().items():
         tried = [Run(group, number, told, labelled, SEEDS[0]) for number, told in enumerate(settings)]
         for run in tried:
@@ -124,45 +140,62 @@ def _record(run: Run, place: Place, *, tested: bool) -> None:
 
 
 def _train(run: Run, place: Place) -> tuple[list[str], float]:
-    """Bring the run to its end: its commands, and how long training took."""
-    text, out = place.runs / f"text-{run.labelled or '0'}-{'only-' * run.only}{run.seed}", place.runs / run.name
-    labelled = ["--labelled", run.labelled or "0", "--seed", str(run.seed), *(["--only"] if run.only else [])]
-    untag = ["untag", str(place.data / "train.tsv"), str(text), *labelled]
-    states = STATES
-    if not text.exists():
-        _trellis(untag)
-    if run.labelled is not None:
-        states = len((text / "tags.txt").read_text(encoding="utf-8").splitlines())
-    labels = [] if run.labelled is None else [f"data.labels={text / 'labels.npy'}", "training.objective=joint"]
+    """Bring the run to its end: the commands that do so, and how long training took."""
+    text, out = _text(run, place), place.runs / run.name
+    states = STATES if run.labelled is None else len(read_tag_names(text / TAGS_FILE))
+    labels = [] if run.labelled is None else [f"data.labels={text / LABELS_FILE}", "training.objective=joint"]
     # Words are those of the whole text, whichever sentences are learnt from.
-    words = [f"data.tokenizer={_words(place)}"] if run.only else []
-    train = [
-        "train", str(text / "words.txt"), *labels, *words, "data.valid=none", f"model.states={states}",
-        *(told for told in run.told if told != "only"), "training.batching=sequences", f"training.seed={run.seed}",
-        "--threads", str(place.threads),
+    words = [f"data.tokenizer={place.runs / WORDS_OF}"] if run.only else []
+    told = [
+        f"data.corpus={text / WORDS_FILE}", *labels, *words, "data.valid=none", f"model.states={states}",
+        *(one for one in run.told if one != "only"), "training.batching=sequences", f"training.seed={run.seed}",
     ]  # fmt: skip
+    asked, model = load_told(None, [*told, f"out={out}"])
+    texts = prepare_texts(asked.data)
+    config = completed(asked, model, texts.train)
+    shape = config.with_vocabulary(texts.tokenizer.vocab_size)
     began = time.monotonic()
-    _trellis([*train, f"out={out}", "--resume", "--json"])
-    return [_shown(told, place) for told in (untag, train)], round(time.monotonic() - began, 1)
+    train(
+        lambda seed: HMM.for_text(shape, texts.train, texts.tokenizer, seed),
+        texts.tokenizer, texts.train, None, config.training, out, resume=True, labels=texts.labels,
+    )  # fmt: skip
+    seconds = round(time.monotonic() - began, 1)
+    only = ["--only"] if run.only else []
+    labelled = ["--labelled", run.labelled or "0", "--seed", str(run.seed), *only]
+    untag = ["untag", "train.tsv", text.name, *labelled]
+    tag = ["tag", run.name, "test.tsv", *([] if run.labelled is None else ["--names", f"{text.name}/{TAGS_FILE}"])]
+    return [_shown(one, place) for one in (untag, ["train", *told, f"out={run.name}"], tag)], seconds
 
 
-def _words(place: Place) -> Path:
-    """The folder of a model that has learnt from the whole text, for its vocabulary."""
-    return place.runs / Run("baum-welch", 0, (), None, SEEDS[0]).name
+def _text(run: Run, place: Place) -> Path:
+    """The folder of text, labels and names of tags that `trellis untag` would write for a run."""
+    folder = place.runs / f"text-{run.labelled or '0'}-{'only-' * run.only}{run.seed}"
+    if not folder.exists():
+        sentences = read_tagged(place.data / "train.tsv")
+        chosen, names = some_sentences(run.labelled or "0", len(sentences), run.seed), tag_names(sentences)
+        if run.only:
+            sentences = [one for one, known in zip(sentences, chosen, strict=True) if known]
+            chosen = chosen[chosen]
+        write_untagged(folder, sentences, names, labels_of(sentences, names, chosen))
+    return folder
 
 
 def _scores(run: Run, place: Place, split: str) -> dict[str, Any]:
-    names = place.runs / f"text-{run.labelled}-{'only-' * run.only}{run.seed}" / "tags.txt"
-    known = [] if run.labelled is None else ["--names", str(names)]
-    columns = {"universal": 2} if run.labelled is not None else COLUMNS
-    tag = ["tag", str(place.runs / run.name), str(place.data / f"{split}.tsv"), "--json"]
-    found = {tags: json.loads(_trellis([*tag, "--column", str(column), *known])) for tags, column in columns.items()}
+    """Of the states that the best paths have, against each kind of tags."""
+    folder = place.runs / run.name
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    assert isinstance(model, HMM)
+    found: dict[str, Any] = {}
+    states: list[int] = []
+    for tags, column in COLUMNS.items():
+        sentences = read_tagged(place.data / f"{split}.tsv", Columns(column))
+        states = states or list(chain(*decode_sentences(model, tokenizer, sentences)))
+        tag_N = list(chain(*(sentence.tags for sentence in sentences)))
+        found[tags] = dict(vars(tagging_scores(states, tag_N)))
+        if run.labelled is not None:
+            found[tags]["accuracy"] = accuracy(states, tag_N, read_tag_names(_text(run, place) / TAGS_FILE))
+            break  # states stand for tags of one kind
     return {tags: {name: round(value, 6) for name, value in scores.items()} for tags, scores in found.items()}
-
-
-def _trellis(arguments: list[str]) -> str:
-    done = subprocess.run([sys.executable, "-m", "trellis", *arguments], stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout
 
 
 def _shown(arguments: list[str], place: Place) -> str:

@@ -31,18 +31,15 @@ def run(
     words.txt has a sentence a line; labels.npy the state of each token, −1 where it is unknown; tags.txt the tag of
     each state, the last of which is that of the end of a sentence.
     """
-    import numpy as np
-
-    from trellis.folders import whole_folder
     from trellis.text.tagged import (
         LABELS_FILE,
-        TAGS_FILE,
         WORDS_FILE,
         Columns,
         labels_of,
         read_tagged,
         some_sentences,
         tag_names,
+        write_untagged,
     )
 
     sentences = read_tagged(file, Columns(column, word_column))
@@ -54,12 +51,7 @@ def run(
     if not sentences:
         raise TrellisError("--only leaves no sentence: ask for more --labelled, or leave it out.")
     labels = labels_of(sentences, names, chosen)
-    _check_folder(out, (WORDS_FILE, LABELS_FILE, TAGS_FILE))
-    with whole_folder(out) as folder:
-        text = "".join(f"{' '.join(sentence.words)}\n" for sentence in sentences)
-        (folder / WORDS_FILE).write_text(text, encoding="utf-8")
-        np.save(folder / LABELS_FILE, labels)
-        (folder / TAGS_FILE).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    write_untagged(out, sentences, names, labels)
     shown = {"sentences": len(sentences), "labelled": int(chosen.sum()), "tokens": len(labels), "states": len(names)}
     told = f"data.labels={out / LABELS_FILE} training.objective=joint training.init=counts model.states={len(names)}"
     report(
@@ -69,9 +61,3 @@ def run(
         ("next", f"trellis train {out / WORDS_FILE} {told}"),
         ("", f"trellis train {out / WORDS_FILE} model.states=64"),
     )
-
-
-def _check_folder(out: Path, files: tuple[str, ...]) -> None:
-    """Refuse to take the place of a folder that holds anything else."""
-    if out.is_dir() and any(entry.name not in files for entry in out.iterdir()):
-        raise TrellisError(f"{out} holds other files, which would be lost: choose another folder.")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
+from trellis.folders import whole_folder
 from trellis.text.files import check_files, read_documents
 from trellis.text.vocabulary import EOS
 
@@ -132,3 +133,19 @@ def read_tag_names(path: str | os.PathLike[str]) -> list[str]:
     if not all(names):
         raise TrellisError(f"{path} line {names.index('') + 1} is empty; write the tag of one state a line.")
     return names
+
+
+def write_untagged(
+    folder: Path, sentences: Sequence[TaggedSentence], names: Sequence[str], labels: NDArray[np.int32]
+) -> None:
+    """Write the words as text, a sentence a line, labels of its tokens and the tag of each state, all or nothing."""
+    files = {
+        WORDS_FILE: "".join(f"{' '.join(sentence.words)}\n" for sentence in sentences),
+        TAGS_FILE: "".join(f"{name}\n" for name in names),
+    }
+    if folder.is_dir() and any(entry.name not in (*files, LABELS_FILE) for entry in folder.iterdir()):
+        raise TrellisError(f"{folder} holds other files, which would be lost: choose another folder.")
+    with whole_folder(folder) as partial:
+        for name, text in files.items():
+            (partial / name).write_text(text, encoding="utf-8")
+        np.save(partial / LABELS_FILE, labels)
