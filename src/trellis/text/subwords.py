@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as HuggingFaceTokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from trellis.errors import TrellisError
 from trellis.progress import counted
@@ -46,6 +46,8 @@ class SubwordTokenizer:
             tokenizer = HuggingFaceTokenizer.from_file(str(path))
         except Exception as error:  # the Rust side raises plain Exception
             raise TrellisError(f"{path} is not a sound tokenizer ({error}); fetch or save it again.") from error
+        if isinstance(tokenizer.post_processor, processors.TemplateProcessing) and not _adds_tokens(tokenizer):
+            tokenizer.post_processor = None  # transformers saves a template that adds nothing where there was none
         config = read_config(Path(folder))
         eos = _spelling(config.get("eos_token"))
         if eos is None:
@@ -127,3 +129,7 @@ def _spelling(token: Any) -> str | None:
     """Configs name a special token by a string or by an object with its content."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
+
+
+def _adds_tokens(tokenizer: HuggingFaceTokenizer) -> bool:
+    return bool(tokenizer.num_special_tokens_to_add(is_pair=False) or tokenizer.num_special_tokens_to_add(is_pair=True))
