@@ -14,6 +14,7 @@ EMPTY = one_after_another([], SYMBOLS)
 WORDS = sequences(5)
 
 
+@settings(max_examples=40)
 @given(automata())
 def test_steps_runs_and_acceptance(automaton):
     expected = language(automaton)
@@ -23,6 +24,7 @@ def test_steps_runs_and_acceptance(automaton):
         assert automaton.run(word[2:], half) == automaton.run(word)
 
 
+@settings(max_examples=40)
 @given(automata(), automata())
 def test_and_or_and_not_are_those_of_sets(one, other):
     assert language(one & other) == language(one) & language(other)
@@ -42,6 +44,7 @@ def test_de_morgan_double_negation_idempotence(one, other):
     assert (one | ~one).same_language(ANY)
 
 
+@settings(max_examples=40)
 @given(automata(), automata())
 def test_then_splits_somewhere(one, other):
     first, second = language(one), language(other)
@@ -71,6 +74,7 @@ def test_repeat_is_then_unrolled(part, least, more):
     assert part.repeat(least).same_language(rounds[least].then(star))
 
 
+@settings(max_examples=40)
 @given(automata(4))
 def test_any_number_of_rounds_by_brute_force(part):
     pieces = language(part, 4)
@@ -94,6 +98,7 @@ def test_alive_shortest_and_distances(automaton):
         assert automaton.distance_Q[state] == min(lengths, default=-1)
 
 
+@settings(max_examples=40)
 @given(automata(4), automata(3))
 def test_same_language_is_equality_of_sets(one, other):
     # Automata of four and three states that differ do so on a sequence of at most five symbols.
