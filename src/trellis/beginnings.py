@@ -25,9 +25,12 @@ def beginning(loaded: Pretrained, bos: bool | None) -> Tensor | None:
 
 def _learnt_from_sequences(loaded: Pretrained) -> bool:
     from trellis.config import run_of
+    from trellis.models.storage import read_json
 
     if fitted := loaded.fitted():
         return not fitted["running"]
+    if noted := read_json(loaded.folder / "config.json").get("begins"):  # in a folder that transformers wrote
+        return bool(noted == "start")
     try:
         return run_of(loaded.folder).training.batching == "sequences"
     except TrellisError:  # a model without a run

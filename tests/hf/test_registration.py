@@ -80,7 +80,7 @@ def test_watching_twice_watches_once(monkeypatch):
 
 def test_a_transformers_that_cannot_be_told_goes_on_and_a_warning_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "trellis.hf.configuration", None)
-    with pytest.warns(UserWarning, match="cannot be told of Trellis's models.*install transformers 5"):
+    with pytest.warns(UserWarning, match=r"cannot be told of Trellis's models.*install transformers 5"):
         registration._register()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
