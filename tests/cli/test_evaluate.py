@@ -32,7 +32,7 @@ def test_evaluate_takes_prepared_ids(capsys, run, place):
 
 def test_evaluate_shows_all_figures(capsys, run):
     out = done(capsys, "evaluate", run)
-    for name in ("perplexity", "tokens", "unknown", "word perplexity", "bits per byte", "nats"):
+    for name in ("<eos> and <unk> included", "tokens", "unknown", "word perplexity", "bits per byte", "nats"):
         assert name in out
 
 

@@ -38,6 +38,13 @@ def test_whole_numbers_are_learnt_sampled_scored_and_evaluated(capsys, tmp_path,
     assert all(0 <= int(word) < 5 for one in drawn for word in one["text"].split())
 
 
+def test_what_is_measured_of_numbers_has_no_marks_in_it(capsys):
+    done(capsys, "train", "x.npy", *FEW, "training.epochs=0.1", "out=r")
+    shown = done(capsys, "evaluate", "r", "x.npy", "--protocol", "sequences")
+    assert "a token" in shown
+    assert not any(name in shown for name in ("<eos>", "<unk>", "word perplexity", "bits per byte"))
+
+
 def test_the_same_numbers_give_the_same_run_from_either_file(capsys):
     told = (["data.corpus=x.npy"], ["data.corpus=x.txt", "data.tokenizer=integers"])
     runs = [json.loads(done(capsys, "train", *these, *FEW, f"out=r{at}", "--json")) for at, these in enumerate(told)]

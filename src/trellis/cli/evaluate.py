@@ -9,6 +9,7 @@ import typer
 from trellis.cli.terminal import DataDir, Device, Json, Model, Threads, figure, load, report, say
 
 if TYPE_CHECKING:
+    from trellis.evaluation import Evaluation
     from trellis.text import IdFile, Tokenizer
 
 EXAMPLE = "Examples:\n\ntrellis evaluate runs/ptb-512 ptb --split test\n\ntrellis evaluate runs/ptb-512 my.txt --json"
@@ -53,15 +54,28 @@ def run(
         json,
         {"corpus": ids.meta.corpus, **found.as_dict(), **divisors},
         ("text", f"{ids.meta.corpus}, as {found.protocol}"),
-        ("perplexity", f"{figure(found.perplexity)} a token, <eos> and <unk> included"),
+        ("perplexity", f"{figure(found.perplexity)} a token{_included(loaded.tokenizer)}"),
         ("tokens", f"{found.tokens:,}"),
         ("unknown", f"{found.unknown:,} ({found.unknown_rate:.2%})"),
-        ("word perplexity", f"{figure(found.word_perplexity)} over {found.words:,} words and document ends"),
-        ("bits per byte", f"{found.bits_per_byte:.4f} over {found.bytes:,} bytes and document ends"),
+        *(_by_words_and_bytes(found) if loaded.tokenizer.eos_id is not None else []),
         ("−log p", f"{found.nats:,.2f} nats"),
     )
     if found.impossible_at is not None:
         say(_impossible(found.impossible_at, ids, loaded.tokenizer))
+
+
+def _included(tokenizer: Tokenizer) -> str:
+    """The marks that count as tokens, if the vocabulary has any."""
+    marks = [mark for mark, id in (("<eos>", tokenizer.eos_id), ("<unk>", tokenizer.unk_id)) if id is not None]
+    return f", {' and '.join(marks)} included" if marks else ""
+
+
+def _by_words_and_bytes(found: Evaluation) -> list[tuple[str, str]]:
+    """Figures that count the ends of documents, and so mean something only where the model predicts those."""
+    return [
+        ("word perplexity", f"{figure(found.word_perplexity)} over {found.words:,} words and document ends"),
+        ("bits per byte", f"{found.bits_per_byte:.4f} over {found.bytes:,} bytes and document ends"),
+    ]
 
 
 def _impossible(position: int, ids: IdFile, tokenizer: Tokenizer) -> str:
