@@ -38,11 +38,10 @@ def test_the_page_shows_what_was_tested_and_what_was_tried(tmp_path):
 
 def test_every_group_has_settings_to_choose_from():
     groups = tagging.groups()
-    assert {"baum-welch", "scalar", "low-rank", "blocked", "counted-10", "baum-welch-1000", "low-rank-all"} < set(
-        groups
-    )
+    assert {"baum-welch", "scalar", "low-rank", "blocked", "counted-10", "baum-welch-1000", "counted-all"} < set(groups)
     assert groups["counted-all"][0] == "100%"
-    assert all(len(settings) > 1 for labelled, settings in groups.values() if labelled is None)
+    assert all(len(settings) > 1 for _, settings in groups.values())
+    assert next(iter(groups)) == tagging.WORDS_OF.removesuffix("-0-s0")
 
 
 @pytest.mark.slow
@@ -54,6 +53,7 @@ def test_the_chosen_settings_meet_the_test_text(tmp_path, monkeypatch):
         (tmp_path / "ud-ewt" / f"{split}.tsv").write_text("\n".join(sentences))
     learn = ("training.method=baum_welch", "training.full_batch=true")
     few = {
+        "baum-welch-10": ("10", [("training.init=counts", *learn, "training.epochs=1")]),
         "baum-welch": (None, [(*learn, "training.epochs=1"), (*learn, "training.epochs=9")]),
         "counted-10": ("10", [("only", "training.init=counts", *learn, "training.epochs=1")]),
     }
@@ -64,9 +64,9 @@ def test_the_chosen_settings_meet_the_test_text(tmp_path, monkeypatch):
     monkeypatch.setattr(tagging, "commit_of", lambda root: "abc1234")
     tagging.tagging(str(tmp_path), tmp_path / "runs", 1)
     found = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
-    assert len(found) == 5
+    assert len(found) == 7
     assert sorted(one["seed"] for name, one in found.items() if "test" in one and "counted" in name) == [0, 1]
-    assert sum("test" in one for name, one in found.items() if "counted" not in name) == 2
+    assert sum("test" in one for name, one in found.items() if one["labelled"] is None) == 2
     best, other = ("baum-welch-1-s0", "baum-welch-0-s0")
     if "test" in found[other]:
         best, other = other, best
