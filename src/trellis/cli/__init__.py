@@ -21,6 +21,7 @@ from trellis.cli import (
     evaluate,
     export,
     fill,
+    import_,
     inspect,
     prepare,
     sample,
@@ -70,10 +71,11 @@ for command in (
     tag,
     synthesise,
     export,
+    import_,
     cluster,
     doctor,
 ):
-    name = command.__name__.rpartition(".")[2]
+    name = command.__name__.rpartition(".")[2].rstrip("_")  # import is a word of Python's
     app.command(name, cls=Command, epilog=command.EXAMPLE)(with_torch(command.run))
 
 

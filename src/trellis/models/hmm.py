@@ -102,10 +102,11 @@ class HMM(Questions):
         start_S = probabilities(start_S, "start_S", start)
         transition_SS = probabilities(transition_SS, "transition_SS", transition)
         emission_SV = probabilities(emission_SV, "emission_SV", emission.T)
-        self._take_logits(start_S.log(), transition_SS.log(), emission_SV.T.log())
+        self.take_logits(start_S.log(), transition_SS.log(), emission_SV.T.log())
 
-    def _take_logits(self, start_S: Tensor, transition_SS: Tensor, emission_VK: Tensor) -> None:
-        """Copy free logits into scalar parts."""
+    @torch.no_grad()
+    def take_logits(self, start_S: Tensor, transition_SS: Tensor, emission_VK: Tensor) -> None:
+        """Take these logits as the parameters of scalar parts: S, S×S and V×K."""
         for table, logits in zip(self._scalar_tables(), (start_S, transition_SS, emission_VK), strict=True):
             table.copy_(logits)
 
@@ -121,7 +122,7 @@ class HMM(Questions):
         shape = self.config.vocab_size, self.config.states, self.config.support, self.config.blocks
         config = HMMConfig(*shape, unclustered=self.config.unclustered)
         model = HMM(config, seed=0, support=self.support).to(self.device, next(self.parameters()).dtype)
-        model._take_logits(self.log_start(), self._log_transition(), self.log_emission())
+        model.take_logits(self.log_start(), self._log_transition(), self.log_emission())
         return model.eval()
 
     @torch.no_grad()
@@ -129,7 +130,7 @@ class HMM(Questions):
         """The same distributions as a dense HMM of scalar parameters, all pairs of states at once."""
         tables = self.tables()
         model = HMM(HMMConfig(self.config.vocab_size, self.config.states), seed=0).to(tables.start_S)
-        model._take_logits(tables.start_S.log(), tables.transition_SS.log(), tables.emission_SV.T.log())
+        model.take_logits(tables.start_S.log(), tables.transition_SS.log(), tables.emission_SV.T.log())
         return model
 
     def _check_pairs(self, why: str) -> None:
