@@ -117,6 +117,8 @@ def completed(config: TrellisConfig, found: Found) -> TrellisConfig:
             loaded = Pretrained(found.folder, found.model, found.tokenizer)
             config.begins = START if beginning(loaded, None) is None else END
     config.begins = config.begins or START
+    if config.begins not in (START, END):
+        raise TrellisError(f"a text cannot begin by {config.begins!r}: set begins to {START} or {END}.")
     return config
 
 

@@ -147,12 +147,13 @@ class TrellisForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike[str], *args: Any, **kwargs: Any) -> Self:
         """Read a folder that Trellis or `save_pretrained` wrote, or such a repository of the hub, ready for use.
 
-        Of transformers' options, those that say which files, `dtype`, `device_map` and `output_loading_info` count.
+        Of transformers' options, those that say which files, `dtype`, `device_map` and `output_loading_info` count; and
+        `begins`, if texts shall begin in another way than the model learnt (`TrellisConfig`).
         """
         config = kwargs.pop("config", None)
         found = files.read(pretrained_model_name_or_path, kwargs)
         if not isinstance(config, TrellisConfig):
-            config = cls.config_class.from_pretrained(found.folder)
+            config = cls.config_class.from_pretrained(found.folder, begins=kwargs.get("begins"))
         model = cls(files.completed(config, found), found.model, found.tokenizer)
         model.config._name_or_path = model.name_or_path = str(pretrained_model_name_or_path)
         model.eval()
