@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
 from trellis.progress import counted
-from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, write_folder
+from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, several, write_folder
 from trellis.text.vocabulary import EOS, UNK
 
 CHARACTERS, BYTES = "characters", "bytes"  # mark their folders in tokenizer_config.json
@@ -42,7 +42,7 @@ class CharacterTokenizer:
         if vocab_size is not None and vocab_size < _SMALLEST:
             raise TrellisError(f"A vocabulary of {vocab_size} is too small; ask for {_SMALLEST} or more.")
         counts: Counter[str] = Counter()
-        for document in documents:
+        for document in several(documents):
             counts.update(document)
         frequent = [character for character, count in counts.items() if count >= min_count]
         frequent.sort(key=lambda character: (-counts[character], character))

@@ -12,7 +12,7 @@ from tokenizers import models, pre_tokenizers
 
 from trellis.errors import TrellisError
 from trellis.progress import counted
-from trellis.text.tokenizer import read_vocabulary, refuse_id, write_folder
+from trellis.text.tokenizer import read_vocabulary, refuse_id, several, write_folder
 
 KIND = "integers"  # marks our own folders in tokenizer_config.json
 LONGEST = 1000  # digits: Python reads no more than a few thousand of them
@@ -36,7 +36,7 @@ class IntegerTokenizer:
     def train(cls, documents: Iterable[str], name: str = "The text") -> IntegerTokenizer:
         """Take all numbers up to the largest one in the text; `name` is the text's, for what is said about it."""
         ends: set[int] = set()  # the smallest and the largest so far
-        for document in documents:
+        for document in several(documents):
             if found := ends.union(_numbers(document, f"{name} holds ")):
                 ends = {min(found), max(found)}
         if len(ends) < 2:

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from trellis.errors import TrellisError
 from trellis.progress import counted
-from trellis.text.tokenizer import read_config, refuse_id, refuse_token, tokenizer_file, write_folder
+from trellis.text.tokenizer import read_config, refuse_id, refuse_token, several, tokenizer_file, write_folder
 from trellis.text.vocabulary import EOS
 
 # Tried in this order when a folder does not say which token ends a document.
@@ -69,7 +69,7 @@ class SubwordTokenizer:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(documents, trainer)
+        tokenizer.train_from_iterator(several(documents), trainer)
         return cls(tokenizer, EOS)
 
     def __repr__(self) -> str:

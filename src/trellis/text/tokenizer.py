@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from trellis.errors import TrellisError
+from trellis.errors import InputError, TrellisError
 from trellis.folders import BEST
 from trellis.settings import closest
 
@@ -130,6 +130,13 @@ def write_folder(folder: Path, tokenizer: HuggingFaceTokenizer, **settings: str 
     known = {name: value for name, value in settings.items() if value is not None}
     config = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **known}, ensure_ascii=False, indent=2)
     (folder / CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
+
+
+def several(documents: Iterable[str]) -> Iterable[str]:
+    """Documents as they are; one string, whose letters would be taken for documents, is refused."""
+    if isinstance(documents, str):
+        raise InputError("documents is a single string: give a list of strings, or a corpus from open_corpus.")
+    return documents
 
 
 def refuse_token(token: str, known: Iterable[str]) -> NoReturn:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import TrellisError
 from trellis.progress import counted
-from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, write_folder
+from trellis.text.tokenizer import read_vocabulary, refuse_id, refuse_token, several, write_folder
 
 UNK, EOS = "<unk>", "<eos>"
 KIND = "words"  # marks our own folders in tokenizer_config.json
@@ -43,7 +43,7 @@ class WordTokenizer:
 
         Without a `min_count`, words seen too seldom to learn from are left out, unless the text says `<unk>` of them.
         """
-        return cls.count((document.split() for document in documents), vocab_size, min_count)
+        return cls.count((document.split() for document in several(documents)), vocab_size, min_count)
 
     @classmethod
     def count(
