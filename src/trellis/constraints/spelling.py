@@ -160,18 +160,21 @@ def _known(step: dict[str, Any]) -> bool:
 
 
 def _pieces(token: str, steps: list[dict[str, Any]]) -> tuple[bytes, bytes]:
-    """A token of the SentencePiece kind: ▁ is a space, <0x0A> is a byte, and the first space of a text is dropped."""
-    written, drop = token, 0
+    """A token of the SentencePiece kind: ▁ is a space, <0x0A> is a byte, and the first space of a text is dropped.
+
+    Metaspace drops all the spaces of the first token.
+    """
+    written, first = token, None
     for step in steps:
         if step["type"] == "Replace":
             written = written.replace(step["pattern"]["String"], step["content"])
         elif step["type"] == "Metaspace":
-            drop |= written.startswith(step["replacement"]) and step.get("prepend_scheme", "always") != "never"
+            if step.get("prepend_scheme", "always") != "never":
+                first = written.replace(step["replacement"], "")
             written = written.replace(step["replacement"], " ")
         elif step["type"] == "ByteFallback" and _BYTE_PIECE.fullmatch(written):
             return _dropped(bytes([int(written[3:5], 16)]), steps)
-    within = written.encode()
-    return (within, within[1:]) if drop else _dropped(within, steps)
+    return _dropped(written.encode(), steps) if first is None else (written.encode(), first.encode())
 
 
 def _dropped(within: bytes, steps: list[dict[str, Any]]) -> tuple[bytes, bytes]:
