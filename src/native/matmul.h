@@ -4,7 +4,6 @@
 // bfloat16 (their products are summed in float32), which is how both the AVX-512 and the tile instructions want them:
 //   a  row-major: `lda` units from row to row; or, turned, from unit to unit of the summed dimension;
 //   b  panels of N columns: a panel is one row of N units for each unit of the summed dimension, `ldb` apart.
-// Numbers may be added up otherwise than by + and ×: the best path's product takes the largest of sums.
 // Columns of c are padded to whole panels. With bfloat16 all operands are ours and padded: the summed dimension to 32
 // numbers, rows to 16, so that the tiles are always whole.
 #pragma once
@@ -35,14 +34,6 @@ struct Plain {
 };
 using Float32 = Plain<float>;
 using Float64 = Plain<double>;
-
-// The largest of sums of which none is positive, as best paths need it.
-template <class R>
-struct MaxPlus : Plain<R> {
-    using typename Plain<R>::Vector;
-    static Vector none() { return splat(R(-__builtin_inf())); }
-    static Vector add_product(Vector most, Vector a, Vector b) { return larger_of_negatives(a + b, most); }
-};
 
 struct BFloat16 {
     using Real = float;

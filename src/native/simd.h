@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -76,21 +76,88 @@ inline D larger(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
 inline V smaller(V a, V b) { return (V)_mm512_min_ps((__m512)a, (__m512)b); }
 inline D smaller(D a, D b) { return (D)_mm512_min_pd((__m512d)a, (__m512d)b); }
 inline V times_power(V x, V n) { return (V)_mm512_scalef_ps((__m512)x, (__m512)n); }
-// The larger of two of which none is positive: the one with the smaller bits, and integers have units of their own.
-inline V larger_of_negatives(V a, V b) { return (V)_mm512_min_epu32((__m512i)a, (__m512i)b); }
-inline D larger_of_negatives(D a, D b) { return (D)_mm512_min_epu64((__m512i)a, (__m512i)b); }
 #else
 inline V larger(V a, V b) { return a > b ? a : b; }
 inline D larger(D a, D b) { return a > b ? a : b; }
 inline V smaller(V a, V b) { return a < b ? a : b; }
 inline D smaller(D a, D b) { return a < b ? a : b; }
-inline V larger_of_negatives(V a, V b) { return larger(a, b); }
-inline D larger_of_negatives(D a, D b) { return larger(a, b); }
 inline V times_power(V x, V n) {  // written into the exponent in two halves, since n alone may exceed it
     I whole = __builtin_convertvector(n, I), half = whole >> 1;
     return x * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
 }
 #endif
+
+// The largest and the smallest lane, of lanes that are numbers.
+#if defined(__AVX512F__)
+inline float lane_largest(V x) { return _mm512_reduce_max_ps((__m512)x); }
+inline double lane_largest(D x) { return _mm512_reduce_max_pd((__m512d)x); }
+inline float lane_smallest(V x) { return _mm512_reduce_min_ps((__m512)x); }
+inline double lane_smallest(D x) { return _mm512_reduce_min_pd((__m512d)x); }
+inline float lane_total(V x) { return _mm512_reduce_add_ps((__m512)x); }
+inline double lane_total(D x) { return _mm512_reduce_add_pd((__m512d)x); }
+#else
+template <class Vector>
+inline auto lane_largest(Vector x) {
+    auto most = x[0];
+    for (unsigned i = 1; i < sizeof x / sizeof x[0]; ++i) most = x[i] > most ? x[i] : most;
+    return most;
+}
+template <class Vector>
+inline auto lane_smallest(Vector x) {
+    return -lane_largest(-x);
+}
+template <class Vector>
+inline auto lane_total(Vector x) {
+    auto sum = x[0];
+    for (unsigned i = 1; i < sizeof x / sizeof x[0]; ++i) sum += x[i];
+    return sum;
+}
+#endif
+
+// Whole parts, which must fit; and whether every lane of x is at least that of y.
+inline void store_int16(int16_t* p, V x) {
+    typedef int16_t Narrow __attribute__((vector_size(W * 2)));
+    const Narrow whole = __builtin_convertvector(__builtin_convertvector(x, I), Narrow);
+    std::memcpy(p, &whole, sizeof whole);
+}
+inline void store_int16(int16_t* p, D x) {
+    typedef int32_t Whole __attribute__((vector_size(W * 2)));
+    typedef int16_t Narrow __attribute__((vector_size(W)));
+    const Narrow whole = __builtin_convertvector(__builtin_convertvector(x, Whole), Narrow);
+    std::memcpy(p, &whole, sizeof whole);
+}
+#if defined(__AVX512F__)
+inline bool all_at_least(V x, V y) { return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_GE_OQ) == 0xffff; }
+inline bool all_at_least(D x, D y) { return _mm512_cmp_pd_mask((__m512d)x, (__m512d)y, _CMP_GE_OQ) == 0xff; }
+#else
+template <class Vector>
+inline bool all_at_least(Vector x, Vector y) {
+    bool all = true;
+    for (unsigned i = 0; i < sizeof x / sizeof x[0]; ++i) all &= x[i] >= y[i];
+    return all;
+}
+#endif
+
+// Bit i: whether a[i] + b[i], which must not overflow, is at least `bound`.
+inline uint64_t at_least(const int16_t* a, const int16_t* b, int16_t bound) {
+    uint64_t found = 0;
+#if defined(__AVX512BW__)
+    for (int i = 0; i < 64; i += 32) {
+        const __m512i sum = _mm512_add_epi16(_mm512_loadu_si512(a + i), _mm512_loadu_si512(b + i));
+        found |= uint64_t(_mm512_cmpge_epi16_mask(sum, _mm512_set1_epi16(bound))) << i;
+    }
+#elif defined(__SSE2__)
+    auto below = [&](int i) {
+        const __m128i sum = _mm_add_epi16(_mm_loadu_si128((const __m128i*)(a + i)), _mm_loadu_si128((const __m128i*)(b + i)));
+        return _mm_cmplt_epi16(sum, _mm_set1_epi16(bound));
+    };
+    for (int i = 0; i < 64; i += 16)
+        found |= uint64_t(uint16_t(~_mm_movemask_epi8(_mm_packs_epi16(below(i), below(i + 8))))) << i;
+#else
+    for (int i = 0; i < 64; ++i) found |= uint64_t(a[i] + b[i] >= bound) << i;
+#endif
+    return found;
+}
 
 // e^x within 2 ulp; beyond the range of float32 it is 0 or infinite, and NaN stays NaN.
 //

@@ -16,7 +16,7 @@ from .peers import tables
 
 @pytest.fixture(autouse=True)
 def paths_are_cut_whatever_the_number_of_states(monkeypatch):
-    monkeypatch.setattr(expectation, "CUT_PATHS_FROM", 0)
+    monkeypatch.setattr(expectation, "WHOLE_PATHS", 0)
 
 
 LENGTHS = st.lists(st.integers(1, 3000), min_size=1, max_size=6)

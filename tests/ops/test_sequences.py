@@ -215,6 +215,38 @@ def test_best_paths_are_pytorchs_to_the_bit(level: str, sizes: tuple[int, int, l
         assert torch.equal(getattr(found, name), getattr(true, name)), name
 
 
+# Tables in which bounds are hard to guess: what a panel of states can hope for is far from what it gets.
+HARD = {
+    "sharp": lambda table: (table * 400).log_softmax(-1),
+    "nearly alike": lambda table: (table * 1e-9).log_softmax(-1),
+    "many alike": lambda table: (table * 3).round().log_softmax(-1),
+    "sparse": lambda table: table.masked_fill(table < 0.8, 0.0).log(),
+    "two scales": lambda table: torch.where(table < 0.5, table - 1e3, table),
+    "far from zero": lambda table: table * 10 - 1e6,
+    "not even numbers of float32": lambda table: torch.where(table < 0.3, -1e39 * table - 1e39, table),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", HARD)
+@pytest.mark.parametrize("states", [40, 130])
+def test_from_states_that_are_passed_over_could_not_have_won(
+    level: str, kind: str, states: int, dtype: torch.dtype
+) -> None:
+    make = torch.Generator().manual_seed(states)
+    tables = [torch.rand(shape, generator=make, dtype=torch.float64) for shape in ((2, states), (states, states))]
+    first, matrix = (HARD[kind](table).to(dtype) for table in tables)
+    likelihood = HARD[kind](torch.rand(7, states, generator=make, dtype=torch.float64)).to(dtype)
+    likelihood[3] = 0.0  # tells nothing
+    matrix[:, 5] = -torch.inf  # never entered
+    asked = Problem(states, 7, [60, 33, 2])
+    found = best_paths(first, matrix, likelihood, asked.symbol, asked.rows)
+    with ops.using(None):
+        true = best_paths(first, matrix, likelihood, asked.symbol, asked.rows)
+    for name in ("state_N", "met_B", "log_prob_B", "edge_EBS"):
+        assert torch.equal(getattr(found, name), getattr(true, name)), name
+
+
 def test_best_paths_with_weights_that_are_no_probabilities(way: str | None) -> None:
     asked = Problem(3, 4, [5, 4, 4, 1])
     asked.matrix *= 7.0

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from trellis.errors import InputError
 from trellis.estimator.checking import Distributions, Floats, Integers
+from trellis.estimator.restrictions import tied
 from trellis.estimator.sequences import Batch, batches
 from trellis.estimator.windows import NEAR, NEAR_LOG, Cut, Sequences
 from trellis.models import HMM, HMMConfig
 from trellis.ops import sequences as walks
 
-# States from which on windows of paths are faster than one row on one thread: their matrix does not stay in the cache.
-CUT_PATHS_FROM = 128
+# Scores of a path, in numbers, up to which one thread leaves a sequence whole: 512 MB of float64.
+WHOLE_PATHS = 1 << 26
 
 
 class Data(NamedTuple):
@@ -121,7 +122,7 @@ def walk(numbers: Numbers, sequences: Sequences, *, counts: bool) -> tuple[Cut, 
 def best_paths(numbers: Numbers, sequences: Sequences) -> walks.BestPaths:
     """The most probable path of every sequence."""
     logarithms = numbers.logarithms()
-    if sequences.states < CUT_PATHS_FROM and torch.get_num_threads() == 1:
+    if sequences.states * int(sequences.lengths_Q.max()) <= WHOLE_PATHS and torch.get_num_threads() == 1:
         sequences.leave_whole()
 
     def along(rows: walks.Rows) -> walks.BestPaths:
@@ -176,17 +177,24 @@ def _check_possible(batch: Batch, log_prob_B: Floats) -> None:
         )
 
 
-def maximised(old: Distributions, counts: Distributions, priors: Distributions, params: str) -> Distributions:
+def maximised(
+    old: Distributions, counts: Distributions, priors: Distributions, params: str, ties_SS: Integers | None = None
+) -> Distributions:
     """The M step: the tables that `params` names become the most probable ones given counts and Dirichlet priors.
 
-    A start or transition of probability zero stays forbidden.
+    A start or transition of probability zero stays forbidden, and transitions of one tie stay equal.
     """
     start, transition, emission = (
         np.maximum(prior - 1.0 + count, 0.0) for prior, count in zip(priors, counts, strict=True)
     )
+    transition = np.where(old.transmat == 0, 0.0, transition)
+    if ties_SS is None:
+        transition = _normalised(transition, old.transmat)
+    elif "t" in params:
+        transition = tied(transition, old.transmat, ties_SS)
     return Distributions(
         _normalised(np.where(old.startprob == 0, 0.0, start), old.startprob) if "s" in params else old.startprob,
-        _normalised(np.where(old.transmat == 0, 0.0, transition), old.transmat) if "t" in params else old.transmat,
+        transition if "t" in params else old.transmat,
         _normalised(emission, old.emissionprob) if "e" in params else old.emissionprob,
     )
 
