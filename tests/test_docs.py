@@ -13,9 +13,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?P<skip><!-- not run: [^\n]+ -->\n)?```(?P<language>sh|python)\n(?P<code>.*?)```", re.DOTALL)
 
 
+ONE_PROGRAM = "<!-- one program -->"  # of a page whose blocks go on from one another
+
+
 def blocks(page: Path) -> list[tuple[str, str]]:
-    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [(match["language"], match["code"]) for match in found if not match["skip"]]
+    text = page.read_text(encoding="utf-8")
+    found = [(match["language"], match["code"]) for match in BLOCK.finditer(text) if not match["skip"]]
+    return [("python", "\n".join(code for _, code in found))] if ONE_PROGRAM in text else found
 
 
 def command(language: str, code: str) -> list[str]:
