@@ -13,7 +13,8 @@ def llama_config(vocab_size, **changes):
     from transformers import LlamaConfig
 
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
-    return LlamaConfig(vocab_size=vocab_size, max_position_embeddings=128, bos_token_id=0, **sizes | changes)
+    told = {"vocab_size": vocab_size, "max_position_embeddings": 128, "bos_token_id": 0}
+    return LlamaConfig(**told | sizes | changes)
 
 
 def save_llama(folder, tokenizer, seed=5, **changes):

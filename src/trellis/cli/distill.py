@@ -16,8 +16,10 @@ EXAMPLE = (
     "Examples:\n\ntrellis distill distill.teacher=teachers/stories15M data.corpus=openmix "
     "data.tokenizer=tokenizers/llama2 model.states=512 --data-dir data\n\n"
     "trellis distill data.tokenizer=runs/teacher distill.teacher=runs/teacher distill.tokens=100000 model.states=64\n\n"
-    "trellis distill pydocs distill.teacher=random:teachers/stories15M distill.pca=64"
+    "trellis distill pydocs distill.teacher=random:teachers/stories15M distill.pca=64\n\n"
+    "trellis distill --from-llm teachers/stories15M --tokens 1000000 model.states=512 out=runs/stories"
 )
+SAMPLED = "With --from-llm: "
 
 
 def run(
@@ -28,19 +30,63 @@ def run(
             help="A YAML file or a run's folder, and settings on top of it, as for `trellis train`.",
         ),
     ] = None,
+    from_llm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Sample the text from this causal language model of Hugging Face, label it and train on it: an HMM of "
+            "the model in one command. The same command again goes on where it was interrupted.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", help=f"{SAMPLED}tokens to sample. (default: 2,000,000)")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(metavar="N", help=f"{SAMPLED}tokens at which texts are cut. (default: 256)")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help=f"{SAMPLED}texts at once. (default: 128)")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help=f"{SAMPLED}seed of the text. (default: 0)")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="T", help=f"{SAMPLED}below 1, text more predictable. (default: 1)")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"{SAMPLED}float32 or bf16, the faster. (default: float32)")
+    ] = None,
     json: Json = False,
     threads: Threads = None,
     data_dir: DataDir = None,
 ) -> None:
     """Cluster a teacher's states of the training text, as many clusters as the HMM has states, and label the text.
 
-    What comes of it is kept: `trellis train` with the same settings and training.init=distill begins from it.
+    What comes of it is kept: `trellis train` with the same settings and training.init=distill begins from it. With
+    --from-llm, the teacher's own text is sampled first, and the run trained too.
     """
+    sampling = {
+        name: value
+        for name, value in {
+            "tokens": tokens, "length": length, "batch": batch, "seed": seed, "temperature": temperature,
+            "precision": precision,
+        }.items()
+        if value is not None
+    }  # fmt: skip
+    if from_llm is not None:
+        from trellis.cli.from_llm import run_from
+        from trellis.distillation.sampling import SampleSettings
+
+        run_from(from_llm, settings or [], SampleSettings(**sampling), json, data_dir)  # type: ignore[arg-type]
+        return
+    for name in sampling:
+        raise TrellisError(f"--{name} is for sampled text: name a language model with --from-llm, or leave it out.")
+    _label(settings or [], json, data_dir)
+
+
+def _label(settings: list[str], json: bool, data_dir: str | None) -> None:
+    """Find or make the labels of the training text, and say how they came out."""
     from trellis.config import completed
     from trellis.models.hmm_config import HMMConfig
     from trellis.text.sources import prepare_texts
 
-    config, told = configure(settings or [], data_dir)
+    config, told = configure(settings, data_dir)
     if not isinstance(config.model, HMMConfig):
         raise TrellisError(f"only an HMM has states to label, a model of kind {config.model.kind} has none: leave it.")
     if config.distill.teacher is None:
@@ -48,7 +94,7 @@ def run(
     texts = prepare_texts(config.data)
     config = completed(config, told, texts.train)
     about = dict(distilled(config, config.with_vocabulary(texts.tokenizer.vocab_size), texts).about)
-    report(json, about, *_figures(about), ("next", _next(settings or [], data_dir)))
+    report(json, about, *_figures(about), ("next", _next(settings, data_dir)))
 
 
 def _figures(about: dict[str, Any]) -> list[tuple[str, str]]:

@@ -135,12 +135,14 @@ def _config_and_texts(named: list[str]) -> tuple[Path | None, list[str]]:
     """Which of the arguments is a configuration, and which are texts or the name of a corpus."""
     from trellis.configs import shipped
     from trellis.text.corpora import NAMES
+    from trellis.text.prepared import is_prepared
 
     configs: list[Path] = []
     texts: list[str] = []
     for name in named:
         path = Path(name)
-        if name in NAMES or name == "-" or (path.exists() and not path.is_dir() and path.suffix not in YAML):
+        is_file = path.exists() and not path.is_dir() and path.suffix not in YAML
+        if name in NAMES or name == "-" or is_file or is_prepared(path):
             texts.append(name)
         elif found := shipped(name):
             configs.append(found)

@@ -21,7 +21,7 @@ def load(source: Source, layer: int) -> Teacher:
     with quiet(transformers):
         files = files_at(transformers, source.path, "teacher", source.name)
         model = files.with_weights() if source.seed is None else _random(files, source.seed)
-        tokenizer = _tokenizer(files)
+        tokenizer = tokenizer_of(files)
     if tokenizer is None and source.seed is None:
         raise no_tokenizer(source)
     config, body = model.config.get_text_config(), model.base_model.eval()
@@ -47,7 +47,7 @@ def _random(files: CausalFiles, seed: int) -> Any:
         return files.fresh(config)
 
 
-def _tokenizer(files: CausalFiles) -> Tokenizer | None:
+def tokenizer_of(files: CausalFiles) -> Tokenizer | None:
     """Its own, or one that the library makes of older files or of a GGUF file; None if there is none."""
     if not files.folder.is_dir():  # but a shape alone
         return None

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +22,8 @@ from trellis.text.tokenizer import Tokenizer, refuse_id
 
 _FORMAT = 1  # raise it when the files or the counting change, so that old caches are not taken for new
 _REMEDY = "set TRELLIS_CACHE to another folder"
-_IDS, _DOCUMENTS, _META = "ids.bin", "documents.bin", "meta.json"
+META_FILE = "meta.json"
+_IDS, _DOCUMENTS = "ids.bin", "documents.bin"
 _BATCH_CHARACTERS = 1 << 20  # text encoded at a time: bounds memory, and feeds every tokenizer thread
 
 
@@ -106,8 +107,35 @@ class IdFile:
         path.mkdir(parents=True)
         ids.tofile(path / _IDS)
         ends.tofile(path / _DOCUMENTS)
-        (path / _META).write_text(json.dumps(asdict(_meta_of(ids, ends, tokenizer, name)), indent=2), encoding="utf-8")
+        meta = _meta_of(ids, ends, tokenizer, name)
+        (path / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
         return cls.open(path)
+
+    @classmethod
+    def from_documents(
+        cls, folder: str | os.PathLike[str], ids: NDArray[Any], ends: NDArray[Any], tokenizer: Tokenizer, name: str
+    ) -> IdFile:
+        """Write ids as they are, with documents that end at `ends`, into a folder that is there.
+
+        Words and bytes are those of the decoded documents, without the token that ends them.
+        """
+        path = Path(folder)
+        dtype = id_dtype(tokenizer.vocab_size)
+        np.asarray(ends, "<i8").tofile(path / _DOCUMENTS)
+        words = length = 0
+        with (path / _IDS).open("wb") as file:
+            for document in np.split(ids, ends[:-1]):
+                file.write(_checked(document, tokenizer).astype(dtype).tobytes())
+                text = decoded(document, tokenizer)
+                words, length = words + len(text.split()) + 1, length + len(text.encode()) + 1
+        meta = replace(_meta_of(ids, np.asarray(ends, "<i8"), tokenizer, name), bytes=length, words=words)
+        (path / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+        return cls.open(path)
+
+
+def decoded(document: NDArray[Any], tokenizer: Tokenizer) -> str:
+    """The text of a document's ids, without the token that ends it."""
+    return tokenizer.decode(document[:-1] if len(document) and document[-1] == tokenizer.eos_id else document)
 
 
 def _checked(ids: NDArray[Any], tokenizer: Tokenizer) -> NDArray[Any]:
@@ -159,7 +187,7 @@ def prepare(
             clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
             with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
                 meta = writer.write(partial, bar)
-                (partial / _META).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+                (partial / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
     return IdFile.open(folder)
 
 
@@ -254,7 +282,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _read_meta(folder: Path) -> IdMeta:
-    path = folder / _META
+    path = folder / META_FILE
     if not path.is_file():
         raise TrellisError(f"{folder} holds no prepared ids; prepare the corpus first.")
     try:

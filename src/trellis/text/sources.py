@@ -16,11 +16,12 @@ from trellis.errors import TrellisError
 from trellis.folders import default_cache, disk_trouble, one_at_a_time, places, whole_folder
 from trellis.progress import Progress
 from trellis.text.characters import ByteTokenizer, CharacterTokenizer
-from trellis.text.corpora import NAMES, Corpus, FileCorpus, check_split, open_corpus
+from trellis.text.corpora import NAMES, Corpus, FileCorpus, check_split
 from trellis.text.files import is_array
 from trellis.text.held_out import Part, held_out
-from trellis.text.ids import IdFile, prepare
+from trellis.text.ids import IdFile
 from trellis.text.integers import IntegerTokenizer
+from trellis.text.prepared import as_ids, is_prepared, open_text
 from trellis.text.subwords import SubwordTokenizer
 from trellis.text.tokenizer import Tokenizer, load_tokenizer
 from trellis.text.vocabulary import WordTokenizer
@@ -34,7 +35,7 @@ NONE = "none"  # data.valid: learn from all of the text
 class DataSettings:
     """What text to learn from, and how it becomes tokens."""
 
-    corpus: str | list[str] = "pydocs"  # a corpus by name, a file, several files, or - for standard input
+    corpus: str | list[str] = "pydocs"  # a corpus by name, a file, several files, an id folder, or - for standard input
     valid: str | list[str] | None = None  # validation text, or none; by default a named corpus's own, and of files the
     # last tenth, which is then not learnt from
     test: str | list[str] | None = None  # test text, by the same rule
@@ -65,7 +66,7 @@ class DataSettings:
 
 def open_sources(sources: Sequence[str], split: str, data_dir: str | None = None) -> Corpus:
     """A named corpus's split, or files."""
-    return open_corpus(sources[0] if len(sources) == 1 else sources, split, data_dir)
+    return open_text(sources[0] if len(sources) == 1 else sources, split, data_dir)
 
 
 def open_split(data: DataSettings, split: str, data_dir: str | None = None) -> Corpus | None:
@@ -77,8 +78,8 @@ def open_split(data: DataSettings, split: str, data_dir: str | None = None) -> C
     if source is None and data.corpus in NAMES:
         source = data.corpus
     if split != "test" and source in (None, data.corpus) and _splits(data):
-        return held_out(open_corpus(data.corpus, "train", data_dir or data.data_dir))[split == "valid"]
-    return None if source is None else open_corpus(source, split, data_dir or data.data_dir)
+        return held_out(open_text(data.corpus, "train", data_dir or data.data_dir))[split == "valid"]
+    return None if source is None else open_text(source, split, data_dir or data.data_dir)
 
 
 def _splits(data: DataSettings) -> bool:
@@ -101,8 +102,8 @@ def prepare_texts(data: DataSettings, quiet: bool = False) -> Texts:
     labels = None if data.labels is None else _read_labels(data.labels)
     assert corpus is not None
     tokenizer = find_tokenizer(corpus, data, quiet)
-    ids = prepare(corpus, tokenizer, max_tokens=data.max_tokens, quiet=quiet)
-    measured = None if valid is None else prepare(valid, tokenizer, max_tokens=data.valid_tokens, quiet=quiet)
+    ids = as_ids(corpus, tokenizer, data.max_tokens, quiet)
+    measured = None if valid is None else as_ids(valid, tokenizer, data.valid_tokens, quiet)
     return Texts(tokenizer, ids, measured, labels)
 
 
@@ -128,14 +129,14 @@ def evaluation_ids(
         corpus = open_split(sources, split, data_dir)
         if corpus is None:
             raise TrellisError(f"the run was given no {split} text: name a corpus or files.")
-    elif len(sources) == 1 and (Path(sources[0]) / "meta.json").exists():
+    elif len(sources) == 1 and is_prepared(sources[0]):
         ids = IdFile.open(sources[0])
         if ids.meta.fingerprint != tokenizer.fingerprint():
             raise TrellisError(f"{sources[0]} was prepared with another tokenizer than the model's: give the text.")
         return ids
     else:
         corpus = open_sources(sources, split, data_dir)
-    return prepare(corpus, tokenizer, quiet=quiet)
+    return as_ids(corpus, tokenizer, quiet=quiet)
 
 
 def find_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> Tokenizer:

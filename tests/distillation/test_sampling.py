@@ -1,0 +1,189 @@
+"""Text sampled from a model: the same bytes however often it was killed, and a corpus like any other."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from trellis.distillation import sampling
+from trellis.distillation.drawing import draw_texts
+from trellis.distillation.sampling import SampleSettings, sample_text
+from trellis.errors import TrellisError
+from trellis.text import load_tokenizer
+
+SMALL = SampleSettings(tokens=900, length=20, batch=8)
+
+
+def small(**changes):
+    from dataclasses import replace
+
+    return replace(SMALL, **changes)
+
+
+def bytes_of(ids):
+    return {file.name: file.read_bytes() for file in ids.folder.iterdir()}
+
+
+def sampled(llama, monkeypatch, cache, settings=SMALL, split="train"):
+    monkeypatch.setenv("TRELLIS_CACHE", str(cache))
+    return sample_text(str(llama), settings, split, quiet=True)
+
+
+def test_a_sample_is_whole_texts_of_the_models_tokens(llama, bpe, own_cache):
+    ids = sample_text(str(llama), SMALL, quiet=True)
+    ends = np.asarray(ids.documents)
+    assert ids.meta.tokens == len(ids.ids) == ends[-1] >= 900 > ends[-2]
+    assert ids.meta.documents == len(ends)
+    assert ids.meta.fingerprint == bpe.fingerprint() == load_tokenizer(ids.folder).fingerprint()
+    lengths = np.diff(ends, prepend=0)
+    assert 1 <= lengths.min() and lengths.max() == 20
+    documents = np.split(np.asarray(ids.ids), ends[:-1])
+    assert all(document[-1] == bpe.eos_id for document in documents if len(document) < 20)
+    assert not any((document[:-1] == bpe.eos_id).any() for document in documents)
+    texts = [bpe.decode([token for token in document if token != bpe.eos_id]) for document in documents]
+    assert ids.meta.bytes == sum(len(text.encode()) + 1 for text in texts)
+    assert ids.meta.words == sum(len(text.split()) + 1 for text in texts)
+
+
+def test_a_batch_depends_on_its_number_alone(llama, own_cache, monkeypatch):
+    """Batches drawn one by one from generators of their own, put after one another, are the sample."""
+    ids = sample_text(str(llama), SMALL, quiet=True)
+    one, drawn = sampling.load_speaker(sampling.find_teacher(str(llama), 0)), []
+    for number in range(12):
+        seed = int(np.random.SeedSequence([0, 0, number]).generate_state(1, np.uint64)[0])
+        drawn += draw_texts(one, 8, 20, 1.0, torch.Generator().manual_seed(seed))
+    expected = np.concatenate(drawn)
+    assert len(expected) > len(ids)
+    assert np.array_equal(expected[: len(ids)], ids.ids)
+
+
+def test_more_of_a_sample_begins_with_what_was_there(llama, own_cache, monkeypatch):
+    less = sample_text(str(llama), small(tokens=300), quiet=True)
+    drawn = []
+    monkeypatch.setattr(sampling, "draw_texts", lambda *told: drawn.append(told) or draw_texts(*told))
+    more = sample_text(str(llama), SMALL, quiet=True)
+    assert np.array_equal(more.ids[: len(less)], less.ids)
+    assert 0 < len(drawn) < 900 / 8 / 4
+    before = len(drawn)
+    assert sample_text(str(llama), small(tokens=500), quiet=True).meta.tokens >= 500
+    assert len(drawn) == before  # there was enough of it
+
+
+def test_what_decides_a_text_tells_it_from_others(llama, own_cache):
+    texts = [
+        sample_text(str(llama), settings, split, quiet=True).ids[:200].tolist()
+        for settings, split in [
+            (SMALL, "train"), (SMALL, "valid"), (small(seed=1), "train"), (small(temperature=0.3), "train"),
+            (small(batch=9), "train"), (small(length=15), "train"),
+        ]
+    ]  # fmt: skip
+    assert len({str(text) for text in texts}) == 6
+
+
+class Killed(BaseException):
+    """As sudden as a kill."""
+
+
+@pytest.mark.parametrize("moment", ["drawing", "ids", "documents", "state", "cut"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_sample_killed_anywhere_goes_on_to_the_same_bytes(llama, tmp_path, monkeypatch, moment, after):
+    expected = bytes_of(sampled(llama, monkeypatch, tmp_path / "undisturbed"))
+    calls = iter(range(1000))
+    dies = {"ids": 0, "documents": 1}.get(moment)
+    at = after if dies is None else 2 * after + dies
+
+    def or_die(function):
+        def run(*told, **named):
+            if next(calls) == (0 if moment == "cut" else at):
+                raise Killed
+            return function(*told, **named)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        if moment == "drawing":
+            patched.setattr(sampling, "draw_texts", or_die(draw_texts))
+        elif moment == "state":
+            patched.setattr(sampling, "write_atomically", or_die(sampling.write_atomically))
+        elif moment == "cut":
+            patched.setattr(sampling.IdFile, "from_documents", or_die(sampling.IdFile.from_documents))
+        else:
+            patched.setattr(os, "fsync", or_die(os.fsync)) if after == 0 else patched.setattr(
+                sampling, "draw_texts", or_die(draw_texts)
+            )
+        with pytest.raises(Killed):
+            sampled(llama, monkeypatch, tmp_path / "killed")
+    assert bytes_of(sampled(llama, monkeypatch, tmp_path / "killed")) == expected
+
+
+@pytest.mark.parametrize("damage", ["state", "short", "long", "nonsense"])
+def test_damaged_files_are_made_anew(llama, tmp_path, monkeypatch, damage):
+    expected = bytes_of(sampled(llama, monkeypatch, tmp_path / "undisturbed"))
+    ids = sampled(llama, monkeypatch, tmp_path / "damaged", small(tokens=400))
+    store = ids.folder.parent
+    if damage == "state":
+        (store / "state.json").write_text("{")
+    elif damage == "nonsense":
+        (store / "state.json").write_text(json.dumps({"batches": 1}) + "]")
+    elif damage == "short":
+        os.truncate(store / "ids.bin", 10)
+    else:
+        for name in ("ids.bin", "documents.bin"):
+            with (store / name).open("ab") as file:
+                file.write(b"cut off by a kill")
+    assert bytes_of(sampled(llama, monkeypatch, tmp_path / "damaged")) == expected
+
+
+def test_a_killed_process_is_gone_on_with(llama, tmp_path, monkeypatch):
+    expected = bytes_of(sampled(llama, monkeypatch, tmp_path / "undisturbed"))
+    program = (
+        "import os, signal, sys\n"
+        "from trellis.distillation import sampling\n"
+        "write, calls = sampling.write_atomically, []\n"
+        "def then_die(*told):\n"
+        "    write(*told)\n"
+        "    calls.append(told)\n"
+        "    if len(calls) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sampling.write_atomically = then_die\n"
+        "sampling.sample_text(sys.argv[1], sampling.SampleSettings(tokens=900, length=20, batch=8), quiet=True)\n"
+    )
+    told = os.environ | {"TRELLIS_CACHE": str(tmp_path / "killed"), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    done = subprocess.run([sys.executable, "-c", program, str(llama)], env=told, check=False)
+    assert done.returncode == -signal.SIGKILL
+    state = json.loads(next((tmp_path / "killed").glob("sampled-*/state.json")).read_text())
+    assert state["batches"] == 3
+    assert bytes_of(sampled(llama, monkeypatch, tmp_path / "killed")) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tokens": 0}, "--tokens must be at least 1"),
+        ({"length": 0}, "--length must be at least 1"),
+        ({"batch": -1}, "--batch must be at least 1"),
+        ({"seed": -1}, "--seed cannot be negative"),
+        ({"temperature": 0.0}, "--temperature must be above 0"),
+        ({"temperature": float("nan")}, "--temperature must be above 0"),
+        ({"precision": "float23"}, "did you mean 'float32'"),
+    ],
+)
+def test_settings_that_mean_nothing(changes, sentence):
+    with pytest.raises(TrellisError, match=sentence):
+        small(**changes)
+
+
+def test_models_that_cannot_be_sampled_from(llama, own_cache, tmp_path):
+    with pytest.raises(TrellisError, match="has learnt nothing that it could say"):
+        sample_text(f"random:{llama}", SMALL)
+    with pytest.raises(TrellisError, match="reads at most 128 tokens at once: set --length 128"):
+        sample_text(str(llama), small(length=129))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TrellisError, match="has no config.json"):
+        sample_text(str(tmp_path / "empty"), SMALL)
+    with pytest.raises(TrellisError, match="there is no teacher 'nowhere'"):
+        sample_text("nowhere", SMALL)
