@@ -206,3 +206,10 @@ def test_the_mark_of_a_beginning_is_no_label():
     ids_BT, mask_BT = torch.tensor([[0, EOS, 3, 2]]), torch.tensor([[0, 1, 1, 1]])
     found = model(ids_BT, mask_BT, labels=ids_BT.masked_fill(mask_BT == 0, -100)).loss
     assert_close(found, -model.model.score(torch.tensor([[3, 2]]))[0].mean())
+
+
+def test_states_that_remember_words_say_that_they_learn_from_whole_rows():
+    model = wrapped(MAKERS["memory"]())
+    ids_BT = random_ids(2, 4, 6)
+    with pytest.raises(TrellisError, match="learn from whole rows"):
+        model(ids_BT, labels=ids_BT).loss.backward()
