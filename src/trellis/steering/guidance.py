@@ -84,9 +84,10 @@ class Guidance:
             return scores
         distinct = {rows[number]: None for number in running}  # a set that keeps the order
         say_NV = self._say(list(distinct), left) if left > 0 else self._only_end(len(distinct))
-        place = dict(zip(distinct, range(len(distinct)), strict=True))
-        say_NV = say_NV[[place[rows[number]] for number in running]].to(scores)
-        return _added(scores, running, say_NV)
+        if len(distinct) < len(running):
+            place = _places(distinct)
+            say_NV = say_NV[[place[rows[number]] for number in running]]
+        return _added(scores, running, say_NV.to(scores))
 
     def _rows(self, input_ids: Tensor) -> list[Row]:
         """Each row's prompt and tokens; transformers puts the rows of a prompt next to each other."""

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
+from trellis.ops.packed import Packed
 from trellis.steering.messages import Messages
 from trellis.steering.steps import Plain
+
+FEW = 1 << 10  # groups of fewer tokens, were all as small, are taken together
+AT_ONCE = 64  # tokens of such groups that are held at once, for each row and state
 
 
 class Chances(NamedTuple):
@@ -23,8 +27,23 @@ class Chances(NamedTuple):
 
     def log_met(self) -> Tensor:
         """log p(the constraint will be met | what was read, token), B×V: at most zero, −inf of impossible tokens."""
-        there_BV = self.log_joint_BV > -torch.inf
-        return torch.where(there_BV, self.log_joint_BV - self.log_token_BV, -torch.inf).clamp_max(0.0)
+        log_met_BV = (self.log_joint_BV - self.log_token_BV).clamp_max_(0.0)
+        return log_met_BV.nan_to_num_(nan=-torch.inf, neginf=-torch.inf)  # not a number where neither can be
+
+
+class _Group(NamedTuple):
+    """Classes of tokens by which every row reaches the same state of the automaton as by the others, and that state."""
+
+    classes: list[int]
+    target_B: Tensor
+
+
+class _Others(NamedTuple):
+    """The tokens of all groups but the first, one group after another, and p(token | state) if the support is dense."""
+
+    tokens_N: Tensor
+    sizes: list[int]
+    emission_NS: Tensor | None
 
 
 class NextTokens:
@@ -44,6 +63,7 @@ class NextTokens:
         self.size_C = np.bincount(messages.automaton.class_V, minlength=messages.automaton.classes)
         order_V = np.argsort(messages.automaton.class_V, kind="stable")
         self.tokens_C = np.split(order_V, np.cumsum(self.size_C)[:-1])  # those of each class
+        self._last: tuple[list[list[int]], _Others] | None = None  # texts mostly stay where they are in the automaton
 
     @torch.no_grad()
     def chances(self, predicted_BS: Tensor, state_B: Tensor, left: int) -> Chances:
@@ -53,18 +73,63 @@ class NextTokens:
         """
         predicted_BS = predicted_BS.to(self.messages.message_NQS)
         groups = self._groups(state_B)
-        first_BS, log_first_B1 = self._weighed(predicted_BS, groups[0].target_B, left)
-        joint_BV, token_BV = self.messages.model.words_of(torch.cat([first_BS, predicted_BS])).log().chunk(2)
-        joint_BV += log_first_B1
-        for group in groups[1:]:
-            tokens_N = torch.from_numpy(np.concatenate([self.tokens_C[one] for one in group.classes]))
-            tokens_N = tokens_N.to(predicted_BS.device)
-            weighed_BS, log_scale_B1 = self._weighed(predicted_BS, group.target_B, left)
-            if bool((log_scale_B1 > -torch.inf).any()):
-                joint_BV[:, tokens_N] = self.messages.model.words_of(weighed_BS, tokens_N).log() + log_scale_B1
-            else:
-                joint_BV[:, tokens_N] = -torch.inf
+        target_BG = torch.stack([group.target_B for group in groups], 1)
+        targets_U, place_BG = target_BG.unique(return_inverse=True)
+        after_US = self.steps.left(self.messages.message_NQS[left - 1, targets_U])
+        log_scale_BG = self.messages.log_scale_NQ[left - 1, target_BG]
+        first_BS = predicted_BS * after_US[place_BG[:, 0]]
+        joint_BV, token_BV = self._words_of(torch.cat([first_BS, predicted_BS])).log_().chunk(2)
+        joint_BV += log_scale_BG[:, :1]
+        if len(groups) > 1:
+            others = self._others(groups)
+            joint_BN = self._joint_of_others(others, predicted_BS, after_US, place_BG[:, 1:]).log_()
+            group_N = torch.repeat_interleave(torch.tensor(others.sizes)).to(place_BG.device) + 1
+            joint_BV[:, others.tokens_N] = joint_BN + log_scale_BG[:, group_N]
         return Chances(joint_BV, token_BV)
+
+    def _joint_of_others(self, others: _Others, predicted_BS: Tensor, after_US: Tensor, place_BG: Tensor) -> Tensor:
+        """p(token) times what is to be expected after it, but for its scale, of tokens in all groups but the first.
+
+        Groups of few tokens, of which there are many, are taken together.
+        """
+        parts, few, begin = [], [], 0
+        for number, size in enumerate(others.sizes):
+            if size * len(others.sizes) < FEW and others.emission_NS is not None:
+                few += [number] * size
+            else:
+                weighed_BS = predicted_BS * after_US[place_BG[:, number]]
+                parts.append(self._part(others, slice(begin, begin + size), weighed_BS))
+            begin += size
+        if few:  # sizes fall, so that these are the last
+            assert others.emission_NS is not None
+            emission_MS = others.emission_NS[-len(few) :]
+            for some, rows_MS in zip(torch.tensor(few).split(AT_ONCE), emission_MS.split(AT_ONCE), strict=True):
+                weighed_BMS = predicted_BS[:, None] * after_US[place_BG[:, some.to(place_BG.device)]]
+                parts.append(torch.linalg.vecdot(weighed_BMS, rows_MS))
+        return torch.cat(parts, 1)
+
+    def _part(self, others: _Others, some: slice, weighed_BS: Tensor) -> Tensor:
+        if others.emission_NS is None:
+            return self.messages.model.words_of(weighed_BS, others.tokens_N[some])
+        return weighed_BS @ others.emission_NS[some].T
+
+    def _words_of(self, belief_NS: Tensor) -> Tensor:
+        """Σ_z belief[z] p(word | z) of all words, N×V, by a table that is laid out for it once."""
+        model = self.messages.model
+        if model.support is not None:
+            return model.words_of(belief_NS)
+        return model.kept("packed emission", lambda: Packed(model.emission_table())).products(belief_NS)
+
+    def _others(self, groups: list[_Group]) -> _Others:
+        """What is the same for all texts that these groups are of, kept until the groups change."""
+        classes = [group.classes for group in groups[1:]]
+        if self._last is None or self._last[0] != classes:
+            tokens = [np.concatenate([self.tokens_C[one] for one in some]) for some in classes]
+            model = self.messages.model
+            tokens_N = torch.from_numpy(np.concatenate(tokens)).to(model.device)
+            emission_NS = None if model.support is not None else model.emission_table()[tokens_N]
+            self._last = classes, _Others(tokens_N, list(map(len, tokens)), emission_NS)
+        return self._last[1]
 
     def _groups(self, state_B: Tensor) -> list[_Group]:
         """Classes that lead every row to the same states, the group of most tokens first."""
@@ -77,17 +142,5 @@ class NextTokens:
                 torch.from_numpy(target_BG[:, one].astype(np.int64)).to(state_B.device),
             )
             for one in np.argsort(-size_G, kind="stable")
+            if size_G[one] > 0
         ]
-
-    def _weighed(self, predicted_BS: Tensor, target_B: Tensor, left: int) -> tuple[Tensor, Tensor]:
-        """p(state of the next token) times what is to be expected after it, and the logarithm of its scale, B×1."""
-        messages = self.messages
-        after_BS = self.steps.left(messages.message_NQS[left - 1, target_B])
-        return predicted_BS * after_BS, messages.log_scale_NQ[left - 1, target_B][:, None]
-
-
-class _Group(NamedTuple):
-    """Classes of tokens, and the state of the automaton that each row reaches by them."""
-
-    classes: list[int]
-    target_B: Tensor
