@@ -42,10 +42,10 @@ class AsScikitLearnCalls(CategoricalHMM):
     def score(self, X, y=None):
         return super().score(first_column(X))
 
-    def score_samples(self, X, y=None):
+    def score_samples(self, X, y=None, *, labels=None):
         return super().score_samples(first_column(X))
 
-    def decode(self, X, y=None, algorithm=None):
+    def decode(self, X, y=None, algorithm=None, *, labels=None):
         return super().decode(first_column(X), algorithm=algorithm)
 
     def __sklearn_tags__(self):

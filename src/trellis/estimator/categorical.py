@@ -63,6 +63,10 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
     params, init_params which tables learn, and which begin at random: s(tart), t(ransitions), e(missions)
     implementation      taken for hmmlearn's sake; it changes nothing
     n_init              begin so often, and keep the run whose log-likelihood ended highest
+    transmat_allowed    truth values (n_components, n_components): transitions that are false stay zero, and a state
+                        with one that is true must go there
+    transmat_ties       whole numbers of the same shape: transitions of the same number share one probability, and
+                        those of −1 are free
     unseen              a symbol that no state emits is an "error" if it is none of `n_features` (and else makes its
                         sequence impossible), or it is "missing": its place is summed over, and counts as certain
     dtype               "float64" agrees with hmmlearn to 1e-6; "float32" is nearly twice as fast
@@ -91,6 +95,8 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         n_init: int = 1,
         unseen: str = "error",
         dtype: str = "float64",
+        transmat_allowed: Any = None,
+        transmat_ties: Any = None,
     ) -> None:
         self.n_components = n_components
         self.startprob_prior = startprob_prior
@@ -108,6 +114,8 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.n_init = n_init
         self.unseen = unseen
         self.dtype = dtype
+        self.transmat_allowed = transmat_allowed
+        self.transmat_ties = transmat_ties
 
     @property
     def monitor_(self) -> Any:
@@ -150,7 +158,8 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         total = Distributions(*(mean * new.symbols for mean in new.mean))
         self._monitor = self._fresh_monitor() if running is None else self.monitor_
         self._monitor.report(found.log_prob)
-        self._keep(maximised(tables, total, self._priors(symbols), self.params), new)
+        ties_SS = self.restrictions().ties_SS
+        self._keep(maximised(tables, total, self._priors(symbols), self.params, ties_SS), new)
         return self
 
     def _data(self, X: Any, lengths: Any, labels: Any, symbols: int | None = None) -> tuple[Data, int]:
@@ -172,6 +181,7 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
         checked_choice("unseen", self.unseen, UNSEEN)
         checked_choice("algorithm", self.algorithm, ALGORITHMS)
         checked_number("tol", self.tol)
+        self.restrictions()  # refuses what cannot be
 
     def _priors(self, symbols: int) -> Distributions:
         shapes = self._shapes(symbols)
@@ -193,11 +203,13 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _first(self, symbols: int, random: np.random.RandomState) -> Distributions:
         """The tables to begin with: drawn evenly from all distributions, or as they were set."""
-        tables = []
+        tables, restrictions = [], self.restrictions()
         for name, shape in self._shapes(symbols).items():
             given = vars(self).get(f"{name}_")
             if not self._random(name):
                 tables.append(checked_table(f"{name}_", given, shape))
+                if name == "transmat":
+                    restrictions.check(tables[-1])
                 continue
             if given is not None and given is not vars(self).get("_learned", {}).get(name):
                 warnings.warn(
@@ -205,17 +217,18 @@ class CategoricalHMM(Questions, BaseEstimator):  # type: ignore[misc]  # scikit-
                     f"{name[0]} out of it to begin with what was set.",
                     stacklevel=3,
                 )
-            tables.append(random.dirichlet(np.ones(shape[-1]), size=shape[:-1] or None))
+            drawn = random.dirichlet(np.ones(shape[-1]), size=shape[:-1] or None)
+            tables.append(restrictions.drawn(drawn) if name == "transmat" else drawn)
         return Distributions(*tables)
 
     def _climb(
         self, data: Data, tables: Distributions, priors: Distributions
     ) -> tuple[Distributions, Expected | None, Any]:
         """Steps of EM until the monitor is content: the tables, the last counts and the monitor."""
-        monitor, found = self._fresh_monitor(), None
+        monitor, found, ties_SS = self._fresh_monitor(), None, self.restrictions().ties_SS
         for _ in range(self.n_iter):
             found = expected(tables, data, DTYPES[self.dtype])
-            tables = maximised(tables, found.counts, priors, self.params)
+            tables = maximised(tables, found.counts, priors, self.params, ties_SS)
             monitor.report(found.log_prob)
             if monitor.converged:
                 break

@@ -22,7 +22,7 @@ def sample(
         first = bisect_right(_heights(tables.startprob).tolist(), point_M[0])
     skipped = len(point_M) % 2  # where the first state takes none
     states_T = _walk(tables.transmat, first, point_M[2 - skipped :: 2].tolist())
-    return _emitted(tables.emissionprob, states_T, point_M[1 - skipped :: 2]), states_T
+    return emitted(tables.emissionprob, states_T, point_M[1 - skipped :: 2]), states_T
 
 
 def _walk(transmat: Floats, first: int, points: list[float]) -> Integers:
@@ -35,7 +35,7 @@ def _walk(transmat: Floats, first: int, points: list[float]) -> Integers:
     return np.array(states, dtype=np.int64)
 
 
-def _emitted(emissionprob: Floats, states_T: Integers, points_T: Floats) -> Integers:
+def emitted(emissionprob: Floats, states_T: Integers, points_T: Floats) -> Integers:
     """The symbol that each point falls on in the row of its state."""
     symbols_T = np.empty_like(states_T)
     order_T = np.argsort(states_T, kind="stable")
