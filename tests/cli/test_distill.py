@@ -1,5 +1,6 @@
 """`trellis distill` with a tiny teacher of our own, and the run that begins from it."""
 
+import importlib
 import json
 
 import pytest
@@ -59,5 +60,130 @@ def test_states_without_a_cluster_are_told_of(capsys, texts, teacher):
 def test_what_cannot_be_distilled(capsys, texts, settings, sentence):
     code, _, err = call(capsys, "distill", *texts, *settings)
     assert code == 2
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def llm(place):
+    """A tiny Llama that has learnt nothing, and its tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    from trellis.text import SubwordTokenizer
+
+    folder = place / "llm"
+    tokenizer = SubwordTokenizer.train_bpe((place / "train.txt").read_text().splitlines(), 270)
+    torch.manual_seed(5)
+    shape = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.vocab_size, max_position_embeddings=64, bos_token_id=0, eos_token_id=0, **shape
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+FROM_LLM = [
+    "--tokens", "1500", "--length", "24", "--batch", "8", "--threads", "1", "model.states=8", "training.batch_size=8",
+    "training.length=16", "training.epochs=2", "training.lr=0.1", "training.checkpoint_every=5", *SMALL[:3],
+]  # fmt: skip
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "best").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def of_llm(llm, place):
+    """The run of an HMM of the tiny Llama, never disturbed."""
+    from trellis.cli import main
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TRELLIS_CACHE", str(place / "undisturbed"))
+        assert main(["distill", "--from-llm", str(llm), *FROM_LLM, f"out={place / 'of-llm'}"]) == 0
+    return place / "of-llm"
+
+
+def test_an_hmm_of_a_language_model_is_an_ordinary_run(capsys, llm, of_llm, place, monkeypatch):
+    from trellis import HMM, load_tokenizer
+
+    assert HMM.from_pretrained(of_llm / "best").config.states == 8
+    assert load_tokenizer(of_llm / "best").fingerprint() == load_tokenizer(llm).fingerprint()
+    joint = [json.loads(line).get("joint") for line in (of_llm / "metrics.jsonl").read_text().splitlines()]
+    assert {0.0, 1.0} <= set(joint)  # with labels first, then without
+    monkeypatch.setenv("TRELLIS_CACHE", str(place / "undisturbed"))
+    again = json.loads(done(capsys, "distill", "--from-llm", str(llm), *FROM_LLM, f"out={of_llm}", "--json"))
+    assert again["model"] == str(of_llm / "best")
+
+
+class Killed(BaseException):
+    """As sudden as a kill."""
+
+
+KILLS = {
+    "sampling": ("trellis.distillation.sampling", "write_atomically", 5),
+    "clustering": ("trellis.distillation.codebook", "cluster", 1),
+    "labelling": ("trellis.distillation.labels", "usage", 1),
+    "training": ("trellis.training.checkpoints", "save", 2),
+}
+
+
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_distillation_goes_on_to_the_same_bytes(llm, of_llm, tmp_path, monkeypatch, moment):
+    from trellis.cli import main
+
+    module, name, times = KILLS[moment]
+    real, calls = getattr(importlib.import_module(module), name), []
+
+    def then_die(*told, **named):
+        found = real(*told, **named)
+        calls.append(told)
+        if len(calls) == times:
+            raise Killed
+        return found
+
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path / "cache"))
+    command = ["distill", "--from-llm", str(llm), *FROM_LLM, f"out={tmp_path / 'run'}"]
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{module}.{name}", then_die)
+        with pytest.raises(Killed):
+            main(command)
+    assert main(command) == 0
+    assert files(tmp_path / "run") == files(of_llm)
+
+
+def test_sampled_text_is_a_corpus_like_any_other(capsys, place, of_llm, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRELLIS_CACHE", str(place / "undisturbed"))
+    folder = next((place / "undisturbed").glob("sampled-*/llm-1500"))
+    as_it_is = ["train", str(folder), "data.valid=none", *FROM_LLM[8:12], "training.epochs=1"]
+    documents = json.loads((folder / "meta.json").read_text())["documents"]
+    _, _, err = call(capsys, *as_it_is, f"data.tokenizer={folder}", f"out={tmp_path / 'ids'}")
+    assert f"learning from text of llm: 1.5k tokens in {documents} documents, 270 types" in err
+    code, _, err = call(capsys, *as_it_is, "data.tokenizer=characters", f"out={tmp_path / 'characters'}")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--from-llm", "nowhere"], "there is no teacher 'nowhere'"),
+        (["--from-llm", "{place}"], "has no config.json"),
+        (["--from-llm", "{llm}", "--tokens", "7", "model.states=8"], "7 tokens cannot tell 8 states apart"),
+        (["--from-llm", "{llm}", "--length", "65"], "reads at most 64 tokens at once: set --length 64"),
+        (["--from-llm", "{llm}", "--temperature", "0"], "--temperature must be above 0"),
+        (["--from-llm", "{llm}", "--precision", "bf61"], "did you mean 'bf16'"),
+        (["--from-llm", "{llm}", "model.kind=lstm"], "only an HMM has states to label"),
+        (["--from-llm", "{llm}", "distill.teacher=it"], "leave out distill.teacher"),
+        (["--from-llm", "{llm}", "data.tokenizer=bytes"], "leave out data.tokenizer"),
+        (["--from-llm", "{llm}", "training.init=restarts"], "leave out training.init=restarts"),
+        (["--from-llm", "{llm}", "model.stats=8"], "did you mean"),
+        (["--tokens", "100"], "--tokens is for sampled text"),
+    ],
+)
+def test_what_cannot_be_sampled_or_trained(capsys, llm, place, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
+    code, out, err = call(capsys, "distill", *(one.format(llm=llm, place=place) for one in arguments))
+    assert (code, out) == (2, "")
     assert sentence in err
     assert len(err.splitlines()) == 1

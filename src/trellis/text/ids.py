@@ -121,6 +121,8 @@ class IdFile:
         """
         path = Path(folder)
         dtype = id_dtype(tokenizer.vocab_size)
+        if len(ends) == 0 or ends[-1] != len(ids) or (np.diff(ends, prepend=0) < 0).any():
+            raise TrellisError(f"the documents of {name} do not end where its ids do: give each one's end, in order.")
         np.asarray(ends, "<i8").tofile(path / _DOCUMENTS)
         words = length = 0
         with (path / _IDS).open("wb") as file:
