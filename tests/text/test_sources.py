@@ -1,8 +1,18 @@
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
 from trellis.errors import TrellisError
-from trellis.text import ByteTokenizer, CharacterTokenizer, IntegerTokenizer, WordTokenizer, prepare
+from trellis.text import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    IntegerTokenizer,
+    MemoryCorpus,
+    WordTokenizer,
+    prepare,
+    sources,
+)
 from trellis.text.sources import (
     DataSettings,
     evaluation_ids,
@@ -152,3 +162,22 @@ def test_a_text_of_whole_numbers_is_words_unless_told(place):
     assert (tokenizer.vocab_size, train.ids.tolist(), train.documents.tolist()) == (11, [10, 2, 2, 0], [2, 4])
     wider = DataSettings("numbers.txt", tokenizer="integers", vocab_size=20)
     assert prepare_texts(wider, quiet=True).tokenizer.vocab_size == 20
+
+
+def test_what_follows_the_reading_of_a_text_is_said_before_it_begins(monkeypatch):
+    """Joining letters to pieces takes longer than reading, and cannot say how far it is."""
+    said = []
+
+    @contextmanager
+    def waiting(what):
+        said.append(what)
+        yield
+        said.append("done")
+
+    monkeypatch.setattr(sources, "waiting", waiting)
+    corpus = MemoryCorpus("x", ("a text of some words", "and more of them"))
+    told = DataSettings(tokenizer="bpe", vocab_size=300)
+    found = sources.learn_tokenizer(corpus, told)
+    assert said == ["joining letters to pieces", "done"]
+    assert sources.learn_tokenizer(corpus, told, quiet=True).fingerprint() == found.fingerprint()
+    assert len(said) == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
 from trellis.folders import default_cache, disk_trouble, one_at_a_time, places, whole_folder
-from trellis.progress import Progress
+from trellis.progress import Progress, waiting
 from trellis.text.characters import ByteTokenizer, CharacterTokenizer
 from trellis.text.corpora import NAMES, Corpus, FileCorpus, check_split
 from trellis.text.files import is_array
@@ -182,15 +183,29 @@ def learn_tokenizer(corpus: Corpus, data: DataSettings, quiet: bool = False) -> 
     """One of the kinds in `LEARNT`, learnt from a text."""
     if data.tokenizer == "integers" and data.vocab_size is not None:
         return IntegerTokenizer(data.vocab_size)
-    with Progress(f"learning {data.tokenizer} of {corpus.name}", corpus.size, unit=corpus.unit, quiet=quiet) as bar:
-        documents = _first(corpus.read(bar.advance), data.max_tokens)
-        if data.tokenizer == "bpe":
+    documents = _shown(corpus, data, quiet)
+    if data.tokenizer == "bpe":
+        with ExitStack() as merging:
+            if not quiet:
+                documents = _followed(documents, lambda: merging.enter_context(waiting("joining letters to pieces")))
             return SubwordTokenizer.train_bpe(documents, data.vocab_size or BPE_SIZE)
-        if data.tokenizer == "characters":
-            return CharacterTokenizer.train(documents, data.vocab_size)
-        if data.tokenizer == "integers":
-            return IntegerTokenizer.train(documents, corpus.name)
-        return WordTokenizer.train(documents, data.vocab_size, data.min_count)
+    if data.tokenizer == "characters":
+        return CharacterTokenizer.train(documents, data.vocab_size)
+    if data.tokenizer == "integers":
+        return IntegerTokenizer.train(documents, corpus.name)
+    return WordTokenizer.train(documents, data.vocab_size, data.min_count)
+
+
+def _shown(corpus: Corpus, data: DataSettings, quiet: bool) -> Iterator[str]:
+    """The documents to learn from, with a bar for as long as they are read."""
+    with Progress(f"learning {data.tokenizer} of {corpus.name}", corpus.size, unit=corpus.unit, quiet=quiet) as bar:
+        yield from _first(corpus.read(bar.advance), data.max_tokens)
+
+
+def _followed(documents: Iterator[str], then: Callable[[], object]) -> Iterator[str]:
+    """The documents, and something done once the last was read: what a trainer does with them takes longer."""
+    yield from documents
+    then()
 
 
 def _first(documents: Iterator[str], words: int | None) -> Iterator[str]:
