@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +16,7 @@ from trellis.automata import Automaton, ending
 from trellis.errors import TrellisError
 from trellis.progress import counted
 from trellis.steering.messages import Messages
-from trellis.steering.next_tokens import NextTokens
+from trellis.steering.next_tokens import NextTokens, chances_of
 
 if TYPE_CHECKING:
     from trellis.models.hmm import HMM
@@ -86,23 +87,28 @@ class Goal:
             return None
         return "has no probability under the HMM: use one that has seen its words, or raise tokens"
 
-    @torch.no_grad()
-    def log_met(self, predicted_BS: Tensor, state_B: Tensor, left: int) -> tuple[Tensor, Tensor]:
-        """log p(met | what was read, token), B×V, with `left` tokens to come, and log p(met | what was read), B.
-
-        Where float32 holds none of the HMM's probabilities, every token after which the automaton can still accept is
-        as good as any other, and the probability before it is one.
-        """
-        log_met_BV = self.ahead.chances(predicted_BS, state_B, left).log_met()
-        log_before_B = self.ahead.messages.log_prob(predicted_BS, state_B, left)
-        lost_B = (log_met_BV.amax(1) == -torch.inf) | (log_before_B == -torch.inf)
-        if bool(lost_B.any()):
-            log_met_BV[lost_B] = self._log_possible(state_B[lost_B], left).to(log_met_BV)
-            log_before_B = log_before_B.masked_fill(lost_B, 0.0)
-        return log_met_BV, log_before_B
-
-    def _log_possible(self, state_N: Tensor, left: int) -> Tensor:
+    def log_possible(self, state_N: Tensor, left: int) -> Tensor:
         """Zero for each token after which the automaton can still accept, −inf for the others, N×V."""
         automaton = self.automaton
         possible_NC = self.reachable_NQ[left - 1][automaton.next_QC[state_N.cpu().numpy()]]
         return torch.from_numpy(np.where(possible_NC, 0.0, -np.inf)[:, automaton.class_V])
+
+
+@torch.no_grad()
+def log_met(asked: Sequence[tuple[Goal, Tensor, Tensor]], left: int) -> list[tuple[Tensor, Tensor]]:
+    """log p(met | what was read, token), B×V, with `left` tokens to come, and log p(met | what was read), B.
+
+    Each goal has rows of its own: the distribution of their next token's state, B×S, and the automaton's state, B.
+    Where float32 holds none of the HMM's probabilities, every token after which the automaton can still accept is as
+    good as any other, and the probability before it is one.
+    """
+    found = []
+    chances = chances_of([(goal.ahead, predicted_BS, state_B) for goal, predicted_BS, state_B in asked], left)
+    for (goal, predicted_BS, state_B), its in zip(asked, chances, strict=True):
+        log_met_BV, log_before_B = its.log_met(), goal.ahead.messages.log_prob(predicted_BS, state_B, left)
+        lost_B = (log_met_BV.amax(1) == -torch.inf) | (log_before_B == -torch.inf)
+        if bool(lost_B.any()):
+            log_met_BV[lost_B] = goal.log_possible(state_B[lost_B], left).to(log_met_BV)
+            log_before_B = log_before_B.masked_fill(lost_B, 0.0)
+        found.append((log_met_BV, log_before_B))
+    return found

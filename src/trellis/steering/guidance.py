@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
-from trellis.steering.goals import Goal
+from trellis.steering.goals import Goal, log_met
 
 if TYPE_CHECKING:
     from trellis.models.hmm import HMM
@@ -109,19 +109,18 @@ class Guidance:
         self._known = self._follow(rows)
         predicted_NS = self.hmm.predicted(len(rows), self._known.carried_NS)
         state_N = torch.tensor(self._known.states, device=self.hmm.device)
-        goals: dict[int, list[int]] = {}
+        numbers: dict[Goal, list[int]] = {}  # the rows of each goal
         for number, row in enumerate(rows):
-            goals.setdefault(id(self.prompts[row.prompt].goal), []).append(number)
+            numbers.setdefault(self.prompts[row.prompt].goal, []).append(number)
+        asked = [(goal, predicted_NS[some], state_N[some]) for goal, some in numbers.items()]
         parts = []
-        for some in goals.values():
-            goal = self.prompts[rows[some[0]].prompt].goal
-            log_met_MV, log_before_M = goal.log_met(predicted_NS[some], state_N[some], left)
+        for log_met_MV, log_before_M in log_met(asked, left):
             if left < self.tokens:
                 log_met_MV -= log_before_M[:, None]
             parts.append(log_met_MV if self.weight == 1.0 else log_met_MV.mul_(self.weight))
         if len(parts) == 1:
             return parts[0]
-        order = torch.tensor([number for some in goals.values() for number in some], device=self.hmm.device)
+        order = torch.tensor([number for some in numbers.values() for number in some], device=self.hmm.device)
         return torch.cat(parts)[order.argsort()]
 
     def _only_end(self, rows: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from trellis.errors import TrellisError
 from trellis.ops.packed import Packed
 from trellis.steering.messages import Messages
 from trellis.steering.steps import Plain
+
+if TYPE_CHECKING:
+    from trellis.models.hmm import HMM
 
 FEW = 1 << 10  # groups of fewer tokens, were all as small, are taken together
 AT_ONCE = 64  # tokens of such groups that are held at once, for each row and state
@@ -46,6 +50,27 @@ class _Others(NamedTuple):
     emission_NS: Tensor | None
 
 
+class _Asked(NamedTuple):
+    """What is known of some rows before the product with all emissions.
+
+    groups        of tokens, the largest first
+    predicted_BS  the distribution of the next token's state
+    after_US      what is to be expected after a token, of every state of the automaton that one leads to
+    place_BG      which of these each row reaches by a group's tokens
+    log_scale_BG  the logarithm of its scale
+    """
+
+    groups: list[_Group]
+    predicted_BS: Tensor
+    after_US: Tensor
+    place_BG: Tensor
+    log_scale_BG: Tensor
+
+    def weighed(self, group: int) -> Tensor:
+        """p(state of the next token) times what is to be expected after one of a group, B×S."""
+        return self.predicted_BS * self.after_US[self.place_BG[:, group]]
+
+
 class NextTokens:
     """Looks at every token at once.
 
@@ -71,54 +96,50 @@ class NextTokens:
 
         `predicted_BS` is the distribution of the next token's state, `state_B` the state of the automaton.
         """
-        predicted_BS = predicted_BS.to(self.messages.message_NQS)
+        return chances_of([(self, predicted_BS, state_B)], left)[0]
+
+    def _asked(self, predicted_BS: Tensor, state_B: Tensor, left: int) -> _Asked:
         groups = self._groups(state_B)
         target_BG = torch.stack([group.target_B for group in groups], 1)
         targets_U, place_BG = target_BG.unique(return_inverse=True)
         after_US = self.steps.left(self.messages.message_NQS[left - 1, targets_U])
         log_scale_BG = self.messages.log_scale_NQ[left - 1, target_BG]
-        first_BS = predicted_BS * after_US[place_BG[:, 0]]
-        joint_BV, token_BV = self._words_of(torch.cat([first_BS, predicted_BS])).log_().chunk(2)
-        joint_BV += log_scale_BG[:, :1]
-        if len(groups) > 1:
-            others = self._others(groups)
-            joint_BN = self._joint_of_others(others, predicted_BS, after_US, place_BG[:, 1:]).log_()
-            group_N = torch.repeat_interleave(torch.tensor(others.sizes)).to(place_BG.device) + 1
-            joint_BV[:, others.tokens_N] = joint_BN + log_scale_BG[:, group_N]
+        return _Asked(groups, predicted_BS.to(self.messages.message_NQS), after_US, place_BG, log_scale_BG)
+
+    def _answered(self, asked: _Asked, joint_BV: Tensor, token_BV: Tensor) -> Chances:
+        """The answer from that to the first group, as if all tokens were of it, in whose place it is written."""
+        joint_BV += asked.log_scale_BG[:, :1]
+        if len(asked.groups) > 1:
+            others = self._others(asked.groups)
+            joint_BN = self._joint_of_others(others, asked).log_()
+            group_N = torch.repeat_interleave(torch.tensor(others.sizes)).to(joint_BV.device) + 1
+            joint_BV[:, others.tokens_N] = joint_BN + asked.log_scale_BG[:, group_N]
         return Chances(joint_BV, token_BV)
 
-    def _joint_of_others(self, others: _Others, predicted_BS: Tensor, after_US: Tensor, place_BG: Tensor) -> Tensor:
+    def _joint_of_others(self, others: _Others, asked: _Asked) -> Tensor:
         """p(token) times what is to be expected after it, but for its scale, of tokens in all groups but the first.
 
         Groups of few tokens, of which there are many, are taken together.
         """
         parts, few, begin = [], [], 0
-        for number, size in enumerate(others.sizes):
+        for group, size in enumerate(others.sizes, 1):
             if size * len(others.sizes) < FEW and others.emission_NS is not None:
-                few += [number] * size
+                few += [group] * size
             else:
-                weighed_BS = predicted_BS * after_US[place_BG[:, number]]
-                parts.append(self._part(others, slice(begin, begin + size), weighed_BS))
+                parts.append(self._part(others, slice(begin, begin + size), asked.weighed(group)))
             begin += size
         if few:  # sizes fall, so that these are the last
             assert others.emission_NS is not None
             emission_MS = others.emission_NS[-len(few) :]
             for some, rows_MS in zip(torch.tensor(few).split(AT_ONCE), emission_MS.split(AT_ONCE), strict=True):
-                weighed_BMS = predicted_BS[:, None] * after_US[place_BG[:, some.to(place_BG.device)]]
-                parts.append(torch.linalg.vecdot(weighed_BMS, rows_MS))
+                after_BMS = asked.after_US[asked.place_BG[:, some.to(asked.place_BG.device)]]
+                parts.append(torch.linalg.vecdot(asked.predicted_BS[:, None] * after_BMS, rows_MS))
         return torch.cat(parts, 1)
 
     def _part(self, others: _Others, some: slice, weighed_BS: Tensor) -> Tensor:
         if others.emission_NS is None:
             return self.messages.model.words_of(weighed_BS, others.tokens_N[some])
         return weighed_BS @ others.emission_NS[some].T
-
-    def _words_of(self, belief_NS: Tensor) -> Tensor:
-        """Σ_z belief[z] p(word | z) of all words, N×V, by a table that is laid out for it once."""
-        model = self.messages.model
-        if model.support is not None:
-            return model.words_of(belief_NS)
-        return model.kept("packed emission", lambda: Packed(model.emission_table())).products(belief_NS)
 
     def _others(self, groups: list[_Group]) -> _Others:
         """What is the same for all texts that these groups are of, kept until the groups change."""
@@ -144,3 +165,22 @@ class NextTokens:
             for one in np.argsort(-size_G, kind="stable")
             if size_G[one] > 0
         ]
+
+
+@torch.no_grad()
+def chances_of(asked: Sequence[tuple[NextTokens, Tensor, Tensor]], left: int) -> list[Chances]:
+    """What `chances` says of rows under several constraints on one model, by a single product with all emissions."""
+    each = [ahead._asked(predicted_BS, state_B, left) for ahead, predicted_BS, state_B in asked]
+    first_NS = torch.cat([one.weighed(0) for one in each])
+    predicted_NS = torch.cat([one.predicted_BS for one in each])
+    joint_NV, token_NV = _words_of(asked[0][0].messages.model, torch.cat([first_NS, predicted_NS])).log_().chunk(2)
+    sizes = [len(one.predicted_BS) for one in each]
+    rows = zip(asked, each, joint_NV.split(sizes), token_NV.split(sizes), strict=True)
+    return [one[0]._answered(known, joint_BV, token_BV) for one, known, joint_BV, token_BV in rows]
+
+
+def _words_of(model: HMM, belief_NS: Tensor) -> Tensor:
+    """Σ_z belief[z] p(word | z) of all words, N×V, by a table that is laid out for it once."""
+    if model.support is not None:
+        return model.words_of(belief_NS)
+    return model.kept("packed emission", lambda: Packed(model.emission_table())).products(belief_NS)
