@@ -75,16 +75,15 @@ def predictions(model: Model, rows: Rows, state: Tensor, places_K: Tensor) -> tu
     found_BKV = torch.empty((*read_BK.shape, model.config.vocab_size), dtype=_dtype(model), device=state.device)
     time = rows.ids_BT.shape[1]
     length = max(1, NUMBERS // max(1, state.numel()))
-    first = True
     for begin in range(0, time, length):
         piece = rows.between(begin, min(begin + length, time))
         after_BTN, last = states_after(model, piece, state)
         read_BK = piece.read_BT[:, places_K]
-        here_BK = (read_BK <= after_BTN.shape[1]) & (read_BK >= (0 if first else 1))
+        here_BK = (read_BK >= 0) & (read_BK <= after_BTN.shape[1])
         before_and_after = torch.cat([state[:, None], after_BTN], 1)
         row_N, _ = here_BK.nonzero(as_tuple=True)
         found_BKV[here_BK] = _known(next_token(before_and_after[row_N, read_BK[here_BK]]))
-        state, first = last, False
+        state = last
     return found_BKV, state
 
 
