@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trellis.errors import TrellisError
+from trellis.errors import InputError, TrellisError
 from trellis.folders import default_cache
 from trellis.text import (
     IdFile,
@@ -290,3 +290,10 @@ def test_arrays_outside_the_vocabulary_or_without_tokens_are_refused(tmp_path):
             IdFile.from_arrays(tmp_path / "x", [np.array([1, bad, 3])], IntegerTokenizer(9))
     with pytest.raises(TrellisError, match="data has no tokens"):
         IdFile.from_arrays(tmp_path / "x", [np.array([], dtype=int)], IntegerTokenizer(9))
+
+
+@pytest.mark.parametrize("given", ["a.txt", ["a b", "b"], None])
+def test_what_is_no_corpus_is_refused_with_what_to_give(given, tmp_path):
+    with pytest.raises(InputError, match=f"^prepare reads a corpus, not {type(given).__name__}: give what open_corpus"):
+        prepare(given, WordTokenizer(["<unk>", "<eos>", "a", "b"]), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.errors import TrellisError
+from trellis.errors import InputError, TrellisError
 from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
 from trellis.progress import Progress, counted, short_number
 from trellis.text.corpora import Corpus
@@ -179,6 +179,11 @@ def prepare(
     With `max_tokens` it stops after the document that reaches that many. Processes that want the same
     files at the same time wait for the first one to write them.
     """
+    if not (hasattr(corpus, "content_hash") and hasattr(corpus, "read")):
+        raise InputError(
+            f"prepare reads a corpus, not {type(corpus).__name__}: give what open_corpus gives, or use trellis.fit, "
+            "which takes data of any kind."
+        )
     cache = Path(cache_dir) if cache_dir is not None else default_cache()
     writer = _Writer(corpus, tokenizer, max_tokens)
     folder = cache / writer.key()
