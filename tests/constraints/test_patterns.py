@@ -12,15 +12,16 @@ from .texts import FRAGMENTS, cut
 
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=5).map("".join)
 PATTERNS = [
-    r"(?:[a-z]+ ?)*",
-    r".*dragon.*",
-    r"[^é日]*",
+    "(?:[a-z]+ )*[a-z]*",
+    ".*dragon.*",
+    "[^é日]*",
     r"\w+\W\w+",
-    r"(dragon|old castle| )+",
-    r"",
+    "(dragon|old castle| )+",
+    "",
     r"[\s\S]{3,9}",
-    r" .*",
+    " .*",
 ]
+CONSTRAINTS = [matches(pattern) for pattern in PATTERNS]
 
 
 @settings(max_examples=80)
@@ -28,9 +29,9 @@ PATTERNS = [
 def test_expressions_of_characters_are_pythons(spellers, text, seed):
     for tokenizer in spellers:
         ids = cut(text, tokenizer, seed)
-        for pattern in PATTERNS:
+        for constraint, pattern in zip(CONSTRAINTS, PATTERNS, strict=True):
             expected = bool(re.fullmatch(pattern, text, re.ASCII))
-            assert matches(pattern).automaton(tokenizer).accepts(ids) == expected, (pattern, ids)
+            assert constraint.automaton(tokenizer).accepts(ids) == expected, (pattern, ids)
 
 
 # An expression of words, and the same for `re` on texts in which every word ends with a space.
@@ -50,7 +51,7 @@ def test_expressions_of_words(words, spellers, pattern, python):
     by_word = matches_words(pattern).automaton(words)
     by_byte = [(tokenizer, matches_words(pattern).automaton(tokenizer)) for tokenizer in spellers[1:]]
     for size in range(5):
-        for ids in itertools.product([0, 2, 3, 4, 5], repeat=size):
+        for ids in itertools.product([2, 3, 4, 5], repeat=size):
             text = words.decode(ids)
             expected = bool(re.fullmatch(python, "".join(f"{words.token(id)} " for id in ids)))
             assert by_word.accepts(ids) == expected, text

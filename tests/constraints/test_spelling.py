@@ -96,7 +96,7 @@ def test_ids_that_a_vocabulary_skips_are_never_written():
 
 def test_decoders_that_are_not_known_are_refused():
     tokenizer = subwords(["the", "##re"], decoders.WordPiece())
-    with pytest.raises(TrellisError, match="decoder WordPiece.* is not known"):
+    with pytest.raises(TrellisError, match=r"decoder WordPiece.* is not known"):
         contains("the").automaton(tokenizer)
 
 
