@@ -12,6 +12,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 UNKNOWN = {
     "text": ("ops", "inference", "models", "distillation", "training", "cli", "estimator", "fitting", "config"),
     "automata": ("text", "ops", "inference", "models", "steering", "training", "cli", "estimator", "fitting", "config"),
+    "constraints": ("ops", "inference", "models", "steering", "training", "cli", "estimator", "fitting", "config"),
     "steering": ("training", "cli", "estimator", "fitting", "config", "evaluation", "inspection"),
     "ops": ("text", "inference", "models", "distillation", "training", "cli", "estimator", "fitting", "config"),
     "inference": ("text", "models", "distillation", "training", "cli", "estimator", "fitting", "config"),
