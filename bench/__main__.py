@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import blocked, categorical, encoders, growth, kernels, machine, report
+from bench import blocked, categorical, encoders, growth, kernels, machine, report, steering
 from bench.against import against
 from bench.blocked_problem import BrownTask
 from bench.contenders import DYNAMAX_PLAIN, FAST, SLOW, Entry
@@ -24,7 +24,7 @@ from trellis.progress import Progress
 QUICK = tuple(entry for entry in (*FAST, *SLOW) if entry is not DYNAMAX_PLAIN)  # which is the same code again
 DEFAULT_OUT = machine.ROOT / "docs" / "bench"
 TINY = Problem(states=16, words=50, batch=4, length=8, rank=8)
-PARTS = ("race", "growth", "blocked", "kernels", "encoders", "categorical")
+PARTS = ("race", "growth", "blocked", "kernels", "encoders", "categorical", "steering")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Plan:
     matches: tuple[kernels.Match, ...]  # native kernels against PyTorch
     encoders: Problem
     categorical: tuple[categorical.Task, ...]  # the estimator beside hmmlearn's
+    steering: steering.Task  # guidance of a language model
     entries: tuple[Entry, ...]
     rounds: int  # turns each fast contender has
     repeats: int  # timed steps at each size of growth and blocked models
@@ -55,6 +56,7 @@ def full(data_dir: str | None = None) -> Plan:
         matches=kernels.matches(),
         encoders=Problem(words=32_000),
         categorical=categorical.tasks(),
+        steering=steering.task(data_dir),
         entries=(*FAST, *SLOW),
         rounds=5,
         repeats=3,
@@ -73,6 +75,7 @@ def quick(data_dir: str | None = None) -> Plan:
         matches=kernels.quick_matches(),
         encoders=TINY,
         categorical=categorical.quick_tasks(),
+        steering=steering.quick_task(),
         entries=QUICK,
         rounds=1,
         repeats=1,
@@ -138,6 +141,7 @@ def run(plan: Plan, command: str, parts: Sequence[str] = PARTS, quiet: bool = Fa
         "kernels": _compare(plan, Patience(plan.wait), quiet) if "kernels" in parts else None,
         "encoders": _encode(plan, Patience(plan.wait), quiet) if "encoders" in parts else None,
         "categorical": _estimate(plan, quiet) if "categorical" in parts else None,
+        "steering": steering.compare(plan.steering, plan.rounds, plan.wait) if "steering" in parts else None,
     }
     return {
         "command": command,

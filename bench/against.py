@@ -32,6 +32,7 @@ def training_rows(plan: Plan) -> dict[str, list[tuple[Entry, Task]]]:
         "blocked": [(replace(BLOCKED, name=f"{BLOCKED.name}, {p.transition}"), p) for p in chain(*plan.blocked)],
         "kernels": [(entry, match.problem) for match, entry in entries if entry is not DYNAMAX],
         "encoders": [(entry, plan.encoders) for entry in encoder_entries()],
+        "steering": [],  # trains nothing
         "categorical": [],  # is timed beside hmmlearn, in one process, which can import one Trellis only
     }
 

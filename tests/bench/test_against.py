@@ -64,6 +64,7 @@ def test_every_training_row_is_compared():
         "kernels": [f"{model}, {path}, float32" for model in ("low-rank", "blocked") for path in ("native", "PyTorch")],
         "encoders": [entry.name for entry in encoder_entries()],
         "categorical": [],
+        "steering": [],
     }
 
 
