@@ -88,13 +88,15 @@ def tagging(data_dir: str, runs: Path, threads: int) -> None:
     """Make and record what is missing: all settings of every group with one seed, the best one with the others."""
     place = Place(Path(data_dir) / "ud-ewt", runs, threads, commit_of(HERE.parent))
     torch.set_num_threads(threads)
+    best = []
     for group, (labelled, settings) in groups().items():
         tried = [Run(group, number, told, labelled, SEEDS[0]) for number, told in enumerate(settings)]
         for run in tried:
             _record(run, place, tested=False)
-        best = max(tried, key=_by_development)
-        for seed in SEEDS:
-            _record(best._replace(seed=seed), place, tested=True)
+        best.append(max(tried, key=_by_development))
+    for seed in SEEDS:
+        for run in best:
+            _record(run._replace(seed=seed), place, tested=True)
 
 
 def groups() -> dict[str, tuple[str | None, list[tuple[str, ...]]]]:
