@@ -100,6 +100,7 @@ def test_files_that_are_not_there_or_no_text_are_refused(tmp_path):
 def test_labels_are_states_of_tags_and_ends():
     names = tag_names(SENTENCES)
     assert names == ["DET", "NOUN", "PRON", "VERB", "<eos>"]
+    assert tag_names([TaggedSentence(["untagged"], [""])]) == ["<eos>"]
     assert labels_of(SENTENCES, names).tolist() == [0, 1, 4, 2, 3, 4]
     assert labels_of(SENTENCES, names, np.array([False, True])).tolist() == [-1, -1, 4, 2, 3, 4]
     assert labels_of(SENTENCES, names[:-1]).tolist() == [0, 1, -1, 2, 3, -1]

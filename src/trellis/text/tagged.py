@@ -87,7 +87,7 @@ def _rows(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
 
 def tag_names(sentences: Sequence[TaggedSentence]) -> list[str]:
     """The tags there are, by name, and `<eos>` for the end of a sentence: the state of each tag is its place here."""
-    return [*sorted({tag for sentence in sentences for tag in sentence.tags} - {EOS}), EOS]
+    return [*sorted({tag for sentence in sentences for tag in sentence.tags} - {EOS, ""}), EOS]
 
 
 def labels_of(
