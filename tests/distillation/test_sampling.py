@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,3 +185,9 @@ def test_models_that_cannot_be_sampled_from(llama, own_cache, tmp_path):
         sample_text(str(tmp_path / "empty"), SMALL)
     with pytest.raises(TrellisError, match="there is no teacher 'nowhere'"):
         sample_text("nowhere", SMALL)
+
+
+def test_the_best_model_of_a_run_is_called_by_the_runs_name(llama, own_cache, tmp_path):
+    shutil.copytree(llama, tmp_path / "runs" / "small" / "best")
+    ids = sample_text(str(tmp_path / "runs" / "small"), LESS, quiet=True)
+    assert (ids.meta.corpus, ids.folder.name) == ("text of small", "small-200")

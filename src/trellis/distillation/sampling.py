@@ -22,7 +22,15 @@ from trellis.distillation.drawing import PRECISIONS, Advance, Speaker, draw_text
 from trellis.distillation.teachers import Source, find_teacher
 from trellis.distillation.workers import in_order
 from trellis.errors import TrellisError
-from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder, write_atomically
+from trellis.folders import (
+    BEST,
+    clear_partial,
+    default_cache,
+    disk_trouble,
+    one_at_a_time,
+    whole_folder,
+    write_atomically,
+)
 from trellis.progress import Progress, counted
 from trellis.settings import nearest
 from trellis.text import IdFile
@@ -109,8 +117,10 @@ class _Work:
 
     @property
     def name(self) -> str:
-        """What people call the model: its folder's name, or its file's."""
-        return self.source.path.resolve().stem if self.source.path.is_file() else self.source.path.resolve().name
+        """What people call the model: its folder's name or its file's, of the best model of a run the run's."""
+        path = self.source.path.resolve()
+        path = path.parent if path.name == BEST else path
+        return path.stem if path.suffix == ".gguf" else path.name
 
     @property
     def speaker(self) -> Speaker:
