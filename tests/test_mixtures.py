@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from trellis import HMM, HMMConfig, TrellisError
+from trellis import HMM, HMMConfig, TrellisError, evaluate
 from trellis.mixtures import Mixture, load_mixture, mixture_of
 from trellis.models.pretrained import load_pretrained
-from trellis.text import IntegerTokenizer, WordTokenizer
+from trellis.text import IdFile, IntegerTokenizer, WordTokenizer
 
 V = 3
 PRIOR = [0.2, 0.5, 0.3]
@@ -109,6 +109,16 @@ def test_it_is_one_large_hmm():
     assert_close(mixture.score(ids)[0], mixture.joined().score(ids)[0], rtol=1e-9, atol=1e-9)
     state = mixture.score(ids)[1]
     assert_close(mixture.next_token(state), mixture.joined().next_token(mixture.joined().score(ids)[1]))
+
+
+@pytest.mark.parametrize("protocol", ["stream", "streams", "sequences"])
+def test_it_is_measured_as_every_model(tmp_path, protocol):
+    rng, mixture = np.random.default_rng(0), a_mixture()
+    text = IdFile.from_arrays(
+        tmp_path / "ids", [rng.integers(V, size=size) for size in (40, 3, 21)], IntegerTokenizer(V)
+    )
+    found = evaluate(mixture, text, protocol, quiet=True)
+    assert found.nats == pytest.approx(evaluate(mixture.joined(), text, protocol, quiet=True).nats, rel=1e-6)
 
 
 def test_a_concept_that_cannot_be_is_out_for_good():
