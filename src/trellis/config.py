@@ -97,14 +97,14 @@ def load_told(path: Path | None, overrides: Sequence[str]) -> tuple[RunConfig, M
     shape = config_class(model.get("kind", DEFAULT))
     _check_names({**values, "model": model}, list(_known(shape)))
     told = {name: value for name, value in model.items() if name != "kind"}
-    parts = model_for(1, model) if told.get("memory") else {}  # it goes with the parts that will be chosen alone
+    parts = model_for(1, 1, model) if told.get("memory") else {}  # it goes with the parts that will be chosen alone
     shaped = build(shape, {**parts, **told, "vocab_size": ANY_VOCABULARY}, "model.")
     return dataclasses.replace(build(RunConfig, values), model=shaped), model
 
 
 def completed(config: RunConfig, told: Mapping[str, Any], text: IdFile) -> RunConfig:
     """The configuration with all that was left open chosen for the text; `told` is what was said of the model."""
-    model = dataclasses.replace(config.model, **model_for(len(text), told, scalar=scalar(config)))
+    model = dataclasses.replace(config.model, **model_for(len(text), text.meta.vocab_size, told, scalar=scalar(config)))
     return dataclasses.replace(config, model=model, training=training_for(config.training, text, model))
 
 
@@ -115,7 +115,7 @@ def scalar(config: RunConfig) -> bool:
 
 def continued(config: RunConfig, told: Mapping[str, Any], earlier: RunConfig) -> RunConfig:
     """The configuration with what was left open as an earlier run has it."""
-    shape = model_for(1, told, scalar=scalar(config)) if config.model.kind == earlier.model.kind else {}
+    shape = model_for(1, 1, told, scalar=scalar(config)) if config.model.kind == earlier.model.kind else {}
     left = {name: getattr(earlier.model, name) for name in shape if name not in told}
     open_ones = [name for name in CHOSEN if getattr(config.training, name) is None]
     training = {name: getattr(earlier.training, name) for name in open_ones}

@@ -40,7 +40,7 @@ def test_a_file_is_all_it_takes(capsys, novel, tmp_path):
     assert "(16 streams)" in out
     config = yaml.safe_load((tmp_path / "runs" / "novel" / "config.yaml").read_text())
     tokens = json.loads((tmp_path / "runs" / "novel" / "metrics.jsonl").read_text().splitlines()[-2])["tokens"] / 2
-    assert config["model"]["states"] == model_for(round(tokens), {})["states"]
+    assert config["model"]["states"] == model_for(round(tokens), 14, {})["states"]
     assert config["training"]["batch_size"] is not None
 
 

@@ -38,16 +38,28 @@ def test_every_size_of_text_has_a_rule_and_larger_ones_more_states():
     assert [size.tokens for size in SIZES] == sorted(size.tokens for size in SIZES)
     assert [size.states for size in SIZES] == sorted(size.states for size in SIZES)
     for tokens in (1, 10**4, 10**5, 10**6, 10**9):
-        HMMConfig(1000, **model_for(tokens, {}))
+        HMMConfig(1000, **model_for(tokens, 1000, {}))
 
 
 def test_a_model_is_chosen_where_no_more_than_its_states_is_told():
-    assert model_for(10**6, {"states": 8})["states"] == 8
-    assert model_for(10**6, {"states": 8})["width"] == 8
-    assert model_for(10**6, {"memory": 1})["transition"] == "low_rank"
-    assert model_for(10**6, {"support": "brown"}) == {}
-    assert model_for(10**6, {"kind": "lstm"}) == {}
-    assert model_for(10**6, {}, scalar=True).keys() == {"states"}
+    assert model_for(10**6, 10**4, {"states": 8})["states"] == 8
+    assert model_for(10**6, 10**4, {"states": 8})["width"] == 8
+    assert model_for(10**6, 10**4, {"memory": 1})["transition"] == "low_rank"
+    assert model_for(10**6, 10**4, {"support": "brown"}) == {}
+    assert model_for(10**6, 10**4, {"kind": "lstm"}) == {}
+    assert model_for(10**6, 10**4, {}, scalar=True).keys() == {"states"}
+
+
+def test_states_remember_a_word_of_a_long_text_of_words():
+    long, short = model_for(10**6, 10**4, {}), model_for(10**5, 10**4, {})
+    assert (long["memory"], short["memory"], short["memory_dropout"]) == (1, 0, 0.0)
+    assert 0 < long["memory_dropout"] < 1
+    assert model_for(10**6, 20, {})["memory"] == 0, "symbols, whose tables people want"
+    assert model_for(10**6, 10**4, {"memory": 0})["memory_dropout"] == 0.0
+    assert model_for(10**6, 10**4, {"dropout": 0.5})["memory"] == 0, "which would not go together"
+    assert model_for(10**5, 10**4, {"memory": 2, "memory_dropout": 0.1})["memory_dropout"] == 0.1
+    for told in ({}, {"memory": 0}, {"memory": 2}, {"dropout": 0.5}, {"states": 4}):
+        HMMConfig(10**4, **(model_for(10**6, 10**4, told) | told))
 
 
 def test_a_rate_suits_the_parameters():
@@ -86,7 +98,7 @@ def test_defaults_learn_a_text_of_a_few_thousand_words_better_than_a_bigram(tmp_
     corpora = {split: MemoryCorpus(split, tuple(sentences(count))) for split, count in (("train", 600), ("valid", 60))}
     tokenizer = WordTokenizer.train(corpora["train"])
     ids = {split: prepare(corpus, tokenizer, tmp_path, quiet=True) for split, corpus in corpora.items()}
-    shape = HMMConfig(tokenizer.vocab_size, **model_for(len(ids["train"]), {}))
+    shape = HMMConfig(tokenizer.vocab_size, **model_for(len(ids["train"]), tokenizer.vocab_size, {}))
     trained = train(
         lambda seed: HMM(shape, seed), tokenizer, ids["train"], ids["valid"], TrainingSettings(), tmp_path / "run"
     )  # fmt: skip

@@ -49,7 +49,7 @@ class Told(NamedTuple):
 
     def shape(self, text: IdFile) -> HMMConfig:
         """The model: as told, and where nothing was, as suits the text."""
-        chosen = model_for(len(text), self.model, scalar=self.training.method == "baum_welch")
+        chosen = model_for(len(text), text.meta.vocab_size, self.model, scalar=self.training.method == "baum_welch")
         return build(HMMConfig, {**chosen, **self.model, "vocab_size": text.meta.vocab_size})
 
     def learning(self, text: IdFile, shape: HMMConfig, *, running: bool) -> CompleteSettings:

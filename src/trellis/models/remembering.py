@@ -100,7 +100,7 @@ def _past_gaps(steps: _Steps, belief_BS: Tensor, words_BM: Tensor, pushed_BS: Te
 
 @torch.no_grad()
 def whichever_word(model: Distributions) -> Tensor:
-    """p(next state | state), S×S, whichever word the state emitted: the states alone are a Markov chain of this matrix."""
+    """p(next state | state), S×S, whichever word the state emitted; the states alone are a Markov chain of it."""
     return _Steps(model, model.vectors(model.everything)).gap()
 
 

@@ -25,15 +25,19 @@ class Size(NamedTuple):
     rows: int  # of a batch
     length: int  # of a row
     epochs: float  # at most: of a small text, more would learn it by heart
+    memory: int = 0  # last words that the next state depends on too
+    memory_dropout: float = 0.0
 
 
 SIZES = (
     Size(30_000, 128, 32, 8, 16, 8),
     Size(120_000, 256, 64, 16, 32, 8),
     Size(500_000, 512, 64, 64, 32, 6),
-    Size(5_000_000, 512, 64, 128, 32, 8),
-    Size(math.inf, 512, 64, 128, 64, 8),
+    Size(5_000_000, 512, 64, 128, 32, 8, 1, 0.3),
+    Size(math.inf, 512, 64, 128, 64, 8, 1),
 )
+WORDS = 1_000  # types of a text of words; of fewer symbols, people want a plain HMM's tables
+REMEMBERING = 1.45  # times the work of a step, where states remember a word
 UPDATES = 300  # at least, in a run, however small the text is
 VALIDATIONS = 20  # about, in a long run: each may save a model
 WORK = 1.2e13  # multiplications and additions of a run: a minute and a half on two cores
@@ -41,7 +45,7 @@ FREE = {"kind", "states", "memory", "memory_dropout", "bias", "dropout", "init_s
 CHOSEN = ("batching", "batch_size", "length", "epochs", "lr", "weight_decay", "validations")  # of training
 
 
-def model_for(tokens: int, told: Mapping[str, Any], *, scalar: bool = False) -> dict[str, Any]:
+def model_for(tokens: int, types: int, told: Mapping[str, Any], *, scalar: bool = False) -> dict[str, Any]:
     """Settings of an HMM that suit a text, beside those that were told.
 
     Nothing is chosen where more than the number of states was told: then every setting's default stands. Where
@@ -54,7 +58,14 @@ def model_for(tokens: int, told: Mapping[str, Any], *, scalar: bool = False) -> 
     if scalar:
         return {"states": states}
     parts = dict.fromkeys(("start", "transition", "emission"), "low_rank")
-    return {"states": states, **parts, "width": min(size.width, states)}
+    return {"states": states, **parts, "width": min(size.width, states), **_memory(size, types, told)}
+
+
+def _memory(size: Size, types: int, told: Mapping[str, Any]) -> dict[str, Any]:
+    """How much states remember: as told, or as suits a text of words, unless what was told does not go with it."""
+    suits = types >= WORDS and not {"memory", "memory_dropout", "dropout"} & told.keys()
+    memory, dropout = (size.memory, size.memory_dropout) if suits else (0, 0.0)
+    return {"memory": told.get("memory", memory), "memory_dropout": told.get("memory_dropout", dropout)}
 
 
 def training_for(settings: TrainingSettings, text: IdFile, model: ModelConfig) -> CompleteSettings:
@@ -93,6 +104,7 @@ def epochs_for(tokens: int, vocab_size: int) -> float:
     size = _size(tokens)
     # Forward and backward: a step of the recursion, and a share of the emissions, which are made once a batch.
     work = 6.0 * size.states * (size.states + size.width * vocab_size / (size.rows * size.length))
+    work *= REMEMBERING if size.memory and vocab_size >= WORDS else 1.0
     updates = max(1.0, tokens / (size.rows * size.length))  # of an epoch
     found = max(min(size.epochs, WORK / work / tokens), UPDATES / updates)
     return float(max(1, round(found))) if found > 0.75 else float(f"{found:.2g}")
