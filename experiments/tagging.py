@@ -113,8 +113,12 @@ def groups() -> dict[str, tuple[str | None, list[tuple[str, ...]]]]:
 
 
 def _by_development(run: Run) -> float:
-    scores = json.loads((RESULTS / f"{run.name}.json").read_text(encoding="utf-8"))["dev"]["universal"]
-    return float(scores["v_measure" if run.labelled is None else "accuracy"])
+    return _measure(json.loads((RESULTS / f"{run.name}.json").read_text(encoding="utf-8")))
+
+
+def _measure(one: dict[str, Any]) -> float:
+    """What settings are chosen by: V-measure on the development text, or accuracy where there are labels."""
+    return float(one["dev"]["universal"]["v_measure" if one["labelled"] is None else "accuracy"])
 
 
 def _record(run: Run, place: Place, *, tested: bool) -> None:
@@ -209,11 +213,12 @@ def _shown(arguments: list[str], place: Place) -> str:
 def page(results: Path) -> str:
     """What is written in a folder of results, as a page."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
-    tested = [one for one in found if "test" in one]
+    chosen = _chosen(found)
+    tested = [one for one in found if "test" in one and one["name"].rpartition("-")[0] in chosen]
     parts = {
         "Without labels": _unsupervised(tested),
         "With the labels of some sentences": _supervised(tested),
-        "What was tried": _tried(found),
+        "What was tried": _tried(found, chosen),
     }
     return HEAD + "\n".join("\n".join([f"## {title}", "", *rows, ""]) for title, rows in parts.items())
 
@@ -260,16 +265,23 @@ def _supervised(tested: list[dict[str, Any]]) -> list[str]:
     return rows
 
 
-def _tried(found: list[dict[str, Any]]) -> list[str]:
+def _tried(found: list[dict[str, Any]], chosen: set[str]) -> list[str]:
     """Every setting with what it had on the development text."""
     rows = []
     for one in found:
         if one["seed"] == SEEDS[0]:
-            name = "v_measure" if one["labelled"] is None else "accuracy"
-            chosen = ", chosen" if "test" in one else ""
-            value, said = one["dev"]["universal"][name], name.replace("v_measure", "V-measure")
-            rows.append(f"- {one['name']}: {said} {value:.3f}{chosen}: `{one['commands'][-1]}`")
+            name = "V-measure" if one["labelled"] is None else "accuracy"
+            mark = ", chosen" if one["name"].rpartition("-")[0] in chosen else ""
+            train = next(command for command in one["commands"] if command.startswith("trellis train"))
+            rows.append(f"- {one['name']}: {name} {_measure(one):.3f}{mark}: `{train}`")
     return rows
+
+
+def _chosen(found: list[dict[str, Any]]) -> set[str]:
+    """The settings of each group that did best on the development text."""
+    tried = [one for one in found if one["seed"] == SEEDS[0]]
+    best = (max((one for one in tried if _group(one) == group), key=_measure) for group in {_group(o) for o in tried})
+    return {one["name"].rpartition("-")[0] for one in best}
 
 
 def _spread(values: list[float]) -> str:

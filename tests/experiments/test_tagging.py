@@ -19,7 +19,7 @@ def result(name, seed, dev, test=None, labelled=None):
 
 def test_the_page_shows_what_was_tested_and_what_was_tried(tmp_path):
     found = [
-        result("baum-welch-0", 0, 0.4),
+        result("baum-welch-0", 0, 0.4, 0.9),  # tested, but not chosen
         result("baum-welch-1", 0, 0.5, 0.2),
         result("baum-welch-1", 1, 0.5, 0.6),
         result("counted-all-0", 0, 0.9, 0.875, "100%"),
