@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from trellis import TrellisError
 from trellis.automata import every, nothing, one_after_another
 from trellis.steering import Guide, goals
+from trellis.steering.language_models import prompts_of
 
 from .tiny_llamas import ANY, EOS, WORDS, V, accepts, chance, contains, hmm, inner, lacks, llama, log_probs, texts
 
@@ -167,6 +168,31 @@ def test_what_has_ended_is_left_alone_and_what_is_too_long_can_only_end():
     guided = guidance(torch.tensor([[2, 3, EOS, EOS], [2, 4, 4, 3]]), scores)
     assert torch.equal(guided[0], scores[0])
     assert [token for token in range(V) if guided[1, token] > -torch.inf] == [EOS]
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_what_ends_a_text_for_the_language_model_is_the_end_token(weight):
+    guide = Guide(hmm(), WORDS, contains("b"), 3, weight=weight)
+    scores = torch.randn(2, V, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    rows = torch.tensor([[2, 3], [2, EOS]])
+    one_end, plain = guide.processor(rows[:, :1], ends=[7, EOS, 6]), guide.processor(rows[:, :1])
+    moved = scores.clone()
+    moved[0, [6, 7]] = -torch.inf
+    moved[0, EOS] = scores[0, [EOS, 6, 7]].logsumexp(0)
+    assert_close(one_end(rows, scores), plain(rows, moved))
+    assert torch.equal(one_end(rows, scores)[1], scores[1])  # it has ended
+
+
+def test_a_language_model_that_begins_another_text_has_ended_this_one(theirs, monkeypatch):
+    batch = prompts_of(llama(), theirs, ["a"], WORDS)
+    assert batch.ends == (EOS,)
+    from transformers import AutoTokenizer
+
+    begins = AutoTokenizer.from_pretrained(theirs.name_or_path, bos_token="f")
+    monkeypatch.setattr(llama().generation_config, "eos_token_id", [EOS, 6])
+    batch = prompts_of(llama(), begins, ["a", "f a"], WORDS)
+    assert (batch.bos, batch.ends) == (7, (EOS, 6, 7))
+    assert batch.read(1) == [2]
 
 
 def test_no_chance_is_above_one():

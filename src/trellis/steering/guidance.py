@@ -43,7 +43,8 @@ class Guidance:
 
     From the second token on, log p(the constraint will be met | text) is taken away again, which changes no
     distribution; so the score that a beam adds up is log p(text) + weight · log p(met | text), and that of a complete
-    text is the language model's own. Rows whose text has ended are left as they are.
+    text is the language model's own. Rows whose text has ended are left as they are. Where the language model ends
+    texts by further tokens (`ends`), what it gives to these is the end token's.
 
     Only the rows of the last step are remembered, by their tokens: beams may be reordered as they like.
     """
@@ -56,11 +57,13 @@ class Guidance:
         prompt_length: int,
         *,
         eos: int | None,
+        ends: Sequence[int] = (),
         weight: float = 1.0,
         beginning: Tensor | None = None,
     ) -> None:
         self.hmm, self.prompts, self.prompt_length = hmm, list(prompts), prompt_length
         self.eos, self.weight, self.beginning = eos, weight, beginning
+        self.ends = [token for token in ends if token != eos] if eos is not None else []
         self.tokens = self.prompts[0].goal.tokens
         self._known = self._read([Row(prompt, ()) for prompt in range(len(self.prompts))])
         predicted_BS = hmm.predicted(len(self.prompts), self._known.carried_NS)
@@ -75,10 +78,11 @@ class Guidance:
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """The scores of every next token, guided."""
-        if self.weight == 0:
-            return scores
         rows = self._rows(input_ids)
         running = [number for number, row in enumerate(rows) if self._runs(row)]
+        scores = self._with_one_end(scores, running)
+        if self.weight == 0:
+            return scores
         left = self.tokens - (input_ids.shape[1] - self.prompt_length)
         if not running or (left <= 0 and self.eos is None):
             return scores
@@ -99,6 +103,15 @@ class Guidance:
             )
         generated = input_ids[:, self.prompt_length :].tolist()
         return [Row(number // each, tuple(tokens)) for number, tokens in enumerate(generated)]
+
+    def _with_one_end(self, scores: Tensor, running: list[int]) -> Tensor:
+        """The scores where running rows can end by the end token alone, as likely as by any before."""
+        if not self.ends or not running:
+            return scores
+        scores, rows_N1 = scores.clone(), torch.tensor(running, device=scores.device)[:, None]
+        scores[rows_N1[:, 0], self.eos] = scores[rows_N1, torch.tensor([self.eos, *self.ends])].logsumexp(1)
+        scores[rows_N1, torch.tensor(self.ends)] = -torch.inf
+        return scores
 
     def _runs(self, row: Row) -> bool:
         """Whether the text can go on: a beam without a possible token may take one that the HMM does not even know."""

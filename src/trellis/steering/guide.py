@@ -71,12 +71,17 @@ class Guide:
         return f"Guide({counted(distinct, 'constraint')}, up to {counted(self.tokens, 'token')}, {self.hmm!r})"
 
     def processor(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, bos_token_id: int | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        bos_token_id: int | None = None,
+        ends: Sequence[int] = (),
     ) -> Guidance:
         """A logits processor for one call of `generate` with these prompts, padded at the left.
 
         Tokens that the mask hides, and a beginning-of-text token other than the end token, are not read by the HMM,
-        which never saw them.
+        which never saw them. If the language model ends texts by other tokens than the tokenizer's end token, as by one
+        that begins the next text, these are its `ends`: they are taken for the end token.
         """
         if input_ids.dim() != 2 or not len(input_ids):
             raise InputError(f"ids of shape {tuple(input_ids.shape)} are no prompts: give rows of tokens, B×T.")
@@ -91,7 +96,7 @@ class Guide:
             self._prompt(ids, goal, number) for number, (ids, goal) in enumerate(zip(read, goals, strict=True), 1)
         ]
         length, eos = input_ids.shape[1], self.tokenizer.eos_id
-        return Guidance(self.hmm, prompts, length, eos=eos, weight=self.weight, beginning=self.beginning)
+        return Guidance(self.hmm, prompts, length, eos=eos, ends=ends, weight=self.weight, beginning=self.beginning)
 
     def generate(
         self,
@@ -120,7 +125,7 @@ class Guide:
         self, language_model: Any, batch: language_models.Prompts, *, particles: int | None = None, **options: Any
     ) -> list[list[int]]:
         """The tokens of the texts, without prompts and end tokens."""
-        guidance = self.processor(batch.ids_BT, batch.mask_BT, batch.bos)
+        guidance = self.processor(batch.ids_BT, batch.mask_BT, batch.bos, batch.ends)
         if particles is not None:
             found_BT = self._drawn(language_model, batch, guidance, particles, options)
         else:

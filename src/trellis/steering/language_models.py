@@ -17,8 +17,10 @@ from trellis.text import Tokenizer
 class Prompts(NamedTuple):
     """Prompts as a language model takes them, padded at the left; the mask is one where there is a token.
 
-    bos  the token that begins texts, which an HMM has not seen; None: there is none, or it also ends them
-    pad  whatever stands where nothing is read
+    bos   the token that begins texts, which an HMM has not seen; None: there is none, or it also ends them
+    pad   whatever stands where nothing is read
+    eos   the token that ends texts for the HMM
+    ends  tokens by which the language model ends them: its own, and that which begins the next text
     """
 
     ids_BT: Tensor
@@ -26,6 +28,7 @@ class Prompts(NamedTuple):
     bos: int | None
     pad: int
     eos: int | None
+    ends: tuple[int, ...] = ()
 
     def read(self, row: int) -> list[int]:
         """What an HMM reads of a row."""
@@ -51,7 +54,14 @@ def prompts_of(model: Any, tokenizer: Any, texts: Sequence[str], ours: Tokenizer
     longest = max(map(len, rows))
     ids_BT = torch.tensor([[pad] * (longest - len(row)) + row for row in rows], device=model.device)
     mask_BT = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=model.device)
-    return Prompts(ids_BT, mask_BT, bos, pad, ours.eos_id)
+    return Prompts(ids_BT, mask_BT, bos, pad, ours.eos_id, _ends(model, bos))
+
+
+def _ends(model: Any, bos: int | None) -> tuple[int, ...]:
+    """Tokens by which a model ends texts: those it names, and the one that begins another."""
+    named = getattr(model.generation_config, "eos_token_id", None)
+    named = named if isinstance(named, list | tuple) else [named]
+    return tuple(token for token in dict.fromkeys([*named, bos]) if token is not None)
 
 
 def tokenizer_of(model: Any) -> Any:
