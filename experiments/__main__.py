@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments import first, rates, smoke, tagging
+from experiments import first, rates, smoke, steering, tagging
 from experiments.again import beside, comparison
 from experiments.recipes import HERE, Recipe, budget_of, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
@@ -234,6 +234,17 @@ def _first(
 ) -> None:
     """Train on six texts with nothing set, and with settings by hand, and record what is missing."""
     first.first(data_dir, (runs or Path("runs") / "first").absolute(), only, threads)
+
+
+@app.command("steering", cls=Command)
+def _steering(
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", envvar="TRELLIS_DATA", help="Where teachers lie.")],
+    hmm: Annotated[str, typer.Option(metavar="RUN", help="An HMM of stories15M, as trellis distill --from-llm makes.")],
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads.")] = 2,
+) -> None:
+    """Write stories under constraints, guided and not, and record what is missing."""
+    torch.set_num_threads(threads)
+    steering.steering(data_dir, hmm)
 
 
 @app.command("tagging", cls=Command)

@@ -16,6 +16,7 @@ from experiments.first import page as first_page
 from experiments.lee.page import page as lee_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
+from experiments.steering import page as steering_page
 from experiments.tables import table, three, with_spread
 from experiments.tagging import page as tagging_page
 from trellis import TrellisError
@@ -95,6 +96,8 @@ def report(experiments: Path, page: Path) -> Path:
     page.with_name(f"{page.stem}-first.md").write_text(first_page(experiments / "results" / "first"), encoding="utf-8")
     tagged = tagging_page(experiments / "results" / "tagging")
     page.with_name(f"{page.stem}-tagging.md").write_text(tagged, encoding="utf-8")
+    steered = steering_page(experiments / "results" / "steering")
+    page.with_name(f"{page.stem}-steering.md").write_text(steered, encoding="utf-8")
     return page
 
 
