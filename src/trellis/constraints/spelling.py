@@ -138,8 +138,8 @@ def _decoder(described: dict[str, Any] | None) -> Callable[[str], tuple[bytes, b
     for step in steps:
         if not _known(step):
             raise TrellisError(
-                f"How this tokenizer spells its tokens (decoder {step['type']}) is not known; "
-                "write the constraint with token ids, or use another tokenizer."
+                f"How this tokenizer spells its tokens (decoder {step['type']}) is not known; use one of words, "
+                "characters or bytes, or a SentencePiece or byte-level vocabulary."
             )
     return lambda token: _pieces(token, steps)
 
