@@ -20,7 +20,7 @@ test: .venv/installed-dev  ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 bench: .venv/installed-bench  ## race against the peers on this machine, and how Trellis grows
 	$(BIN)/python -m bench
