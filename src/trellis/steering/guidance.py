@@ -109,8 +109,10 @@ class Guidance:
         if not self.ends or not running:
             return scores
         scores, rows_N1 = scores.clone(), torch.tensor(running, device=scores.device)[:, None]
-        scores[rows_N1[:, 0], self.eos] = scores[rows_N1, torch.tensor([self.eos, *self.ends])].logsumexp(1)
-        scores[rows_N1, torch.tensor(self.ends)] = -torch.inf
+        ends_K = torch.tensor([self.eos, *self.ends], device=scores.device)
+        log_end_N = scores[rows_N1, ends_K].logsumexp(1)
+        scores[rows_N1, ends_K] = -torch.inf
+        scores[rows_N1[:, 0], ends_K[0]] = log_end_N
         return scores
 
     def _runs(self, row: Row) -> bool:
