@@ -306,6 +306,8 @@ REFUSED = {
     "one for all, or one for each": {"constraint": [ANY] * 3, "tokens": 2},
     "no constraint is given": {"constraint": [], "tokens": 2},
     "tokens=1 or more": {"constraint": ANY, "tokens": 0},
+    "'dragon' is no constraint": {"constraint": "dragon", "tokens": 2},
+    "prompt 2: 5 is no constraint": {"constraint": [ANY, 5], "tokens": 2},
     "weight of -1": {"constraint": ANY, "tokens": 2, "weight": -1.0},
     "tokenizer that was saved": {"constraint": every(np.ones(V + 1, np.bool_)), "tokens": 2},
 }
@@ -338,6 +340,11 @@ def test_another_vocabulary_is_refused(theirs, tmp_path):
     other.save(tmp_path)
     with pytest.raises(TrellisError, match="token 6 is 'e' to the HMM and 'x'"):
         Guide(hmm(), WORDS, ANY, 2).generate(llama(), "a", tokenizer=AutoTokenizer.from_pretrained(tmp_path))
+
+
+def test_what_is_no_hmm_is_refused():
+    with pytest.raises(TrellisError, match="a Linear cannot look ahead"):
+        Guide(torch.nn.Linear(2, 2), WORDS, ANY, 2)
 
 
 def test_options_that_say_how_long_are_refused(theirs):

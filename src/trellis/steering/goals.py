@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.automata import Automaton, ending
-from trellis.errors import TrellisError
+from trellis.errors import InputError, TrellisError
 from trellis.progress import counted
 from trellis.steering.messages import Messages
 from trellis.steering.next_tokens import NextTokens, chances_of
@@ -40,6 +40,10 @@ def automaton_of(constraint: Compilable | Automaton, tokenizer: Tokenizer, ended
     if ended and eos is None:
         raise TrellisError("texts cannot end in a vocabulary without an end token: leave ended=True out.")
     if not isinstance(constraint, Automaton):
+        if not hasattr(constraint, "automaton"):
+            raise InputError(
+                f"{constraint!r} is no constraint: write contains('word') and the like, of trellis.constraints."
+            )
         found = constraint.automaton(tokenizer, ends=eos is not None)
     else:
         found = constraint if eos is None or constraint.end is not None else ending(constraint, eos)

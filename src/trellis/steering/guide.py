@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -51,11 +51,13 @@ class Guide:
     ) -> None:
         if tokens < 1:
             raise InputError(f"a text of {tokens} tokens is none: give tokens=1 or more.")
+        if not hasattr(hmm, "predicted"):
+            raise InputError(f"a {type(hmm).__name__} cannot look ahead: guide by an HMM.")
         if not 0 <= weight < float("inf"):
             raise InputError(f"a weight of {weight} is none: give 0 or more.")
         self.hmm, self.tokenizer, self.tokens = hmm.eval(), tokenizer, tokens
         self.weight, self.with_prompt, self.beginning = weight, with_prompt, beginning
-        given = list(constraint) if isinstance(constraint, Sequence) else [constraint]
+        given = list(constraint) if isinstance(constraint, list | tuple) else [cast(Constraint, constraint)]
         if not given:
             raise InputError("no constraint is given: give one for all prompts, or one for each.")
         goals: dict[tuple[object, ...], Goal] = {}  # what comes to the same automaton shares its messages
