@@ -231,9 +231,12 @@ def _first(
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="One of the texts. (default: all)")] = None,
     runs: Runs = None,
     threads: Annotated[int, typer.Option(min=1, help="Processor threads of each run.")] = 2,
+    defaults: Annotated[
+        bool, typer.Option("--defaults", help="Measure the defaults again; settings by hand stay as recorded.")
+    ] = False,
 ) -> None:
     """Train on six texts with nothing set, and with settings by hand, and record what is missing."""
-    first.first(data_dir, (runs or Path("runs") / "first").absolute(), only, threads)
+    first.first(data_dir, (runs or Path("runs") / "first").absolute(), only, threads, defaults)
 
 
 @app.command("steering", cls=Command)

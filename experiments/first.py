@@ -36,25 +36,39 @@ HEAD = """# With nothing set
 
 What `trellis train TEXT` reaches with every default, on texts by which no default was chosen. Perplexities are of
 validation text, as 16 streams, or every sequence from its start; times are of two threads beside other work, with
-validation. *By hand* are settings of our other studies and trials, given about the same time. States that remember the
-last word (`model.memory=1`) are better yet on large texts; that is another kind of HMM, so it is listed, not compared.
+validation. *By hand* are settings of our other studies and trials, given about the same time. In texts of words longer
+than 500,000 tokens states remember the last word (`model.memory=1`), by default and in the best settings by hand.
 `python -m experiments first` measures, `python -m experiments report` writes this page.
 
 """
+TOLD = """Every run, with its command and commit. At 686ef03 no text had a memory by default: commands there that do not
+name it are of plain HMMs."""
 
 
-def first(data_dir: str, runs: Path, only: str | None, threads: int) -> None:
-    """Make and record what is missing."""
+def first(data_dir: str, runs: Path, only: str | None, threads: int, defaults: bool = False) -> None:
+    """Make and record what is missing; with `defaults`, those again, beside what was recorded of settings by hand."""
     commit = commit_of(HERE.parent)
     texts = _texts(data_dir, runs)
     if only is not None and only not in texts:
         raise TrellisError(f"there is no text {only}: choose from {', '.join(texts)}.")
     for name, (arguments, others) in texts.items():
-        if (only is None or name == only) and not (RESULTS / f"{name}.json").exists():
-            told = _measured(name, arguments, others, Path(data_dir), runs, threads)
-            about = {"name": name, "commit": commit, "machine": f"{platform.machine()}, torch {torch.__version__}"}
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            write_atomically(RESULTS / f"{name}.json", json.dumps(about | told, indent=1) + "\n")
+        path = RESULTS / f"{name}.json"
+        if only not in (None, name) or (path.exists() and not defaults):
+            continue
+        by_hand = _recorded_by_hand(path)
+        told = _measured(name, arguments, others if by_hand is None else [], Path(data_dir), runs, threads)
+        told["by_hand"] = by_hand or told["by_hand"]
+        about = {"name": name, "commit": commit, "machine": f"{platform.machine()}, torch {torch.__version__}"}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(about | told, indent=1) + "\n")
+
+
+def _recorded_by_hand(path: Path) -> list[dict[str, Any]] | None:
+    """Runs by hand that were recorded before, each with the commit that it was made with; None if there are none."""
+    if not path.exists():
+        return None
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    return [{"commit": recorded["commit"], **run} for run in recorded["by_hand"]]
 
 
 def _texts(data_dir: str, runs: Path) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -150,8 +164,7 @@ def page(results: Path) -> str:
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for one in sorted(found, key=lambda one: one["tokens"]):
         default, counted = one["default"], one["perplexity"]
-        plain = [run for run in one["by_hand"] if "model.memory" not in run["command"]]
-        best = min(plain, key=lambda run: run["perplexity"], default=None)
+        best = min(one["by_hand"], key=lambda run: run["perplexity"], default=None)
         hand = ["", ""] if best is None else [f"{best['perplexity']:.1f}", short_time(best["seconds"])]
         rows.append(
             f"| {one['name']} | {one['tokens']:,} | {one['types']:,} | "
@@ -159,5 +172,6 @@ def page(results: Path) -> str:
             + f" | **{default['perplexity']:.1f}** | {short_time(default['seconds'])} | {hand[0]} | {hand[1]} |"
         )
     told = [f"- {one['name']}: `{run['command']}`: {run['perplexity']:.1f} in {short_time(run['seconds'])}"
+            + f" ({run.get('commit', one['commit'])})"
             for one in found for run in (one["default"], *one["by_hand"])]  # fmt: skip
-    return HEAD + "\n".join(rows) + "\n\nEvery run, with its command:\n\n" + "\n".join(told) + "\n"
+    return HEAD + "\n".join(rows) + f"\n\n{TOLD}\n\n" + "\n".join(told) + "\n"

@@ -12,7 +12,7 @@ from trellis import TrellisError
 def one(**changes):
     default = {"command": "trellis train novel.txt", "perplexity": 20.0, "seconds": 61.0}
     return {
-        "name": "novel", "tokens": 1000, "types": 50, "default": default,
+        "name": "novel", "commit": "abc1234", "tokens": 1000, "types": 50, "default": default,
         "perplexity": {"unigram": 40.0, "bigram": 30.0, "kneser_ney": 25.0},
         "by_hand": [default | {"perplexity": 19.0}, default | {"perplexity": 21.0}],
     } | changes  # fmt: skip
@@ -49,5 +49,11 @@ def test_a_text_is_trained_on_with_defaults_and_by_hand_and_recorded(tmp_path, m
     assert found["default"]["perplexity"] < found["perplexity"]["unigram"]
     (hand,) = found["by_hand"]
     assert (hand["states"], hand["chosen"]["epochs"]) == (4, 1)
+    monkeypatch.setattr(first, "commit_of", lambda root: "def5678")
+    monkeypatch.setattr(first, "_train", lambda name, *_: found["default"] | {"perplexity": 1.5, "told": name})
+    first.first(str(tmp_path), tmp_path / "runs", None, 1, defaults=True)
+    again = json.loads((tmp_path / "results" / "novel.json").read_text())
+    assert (again["commit"], again["default"]["perplexity"]) == ("def5678", 1.5)
+    assert again["by_hand"] == [{"commit": "abc1234", **hand}], "which stay as they were recorded"
     with pytest.raises(TrellisError, match="choose from novel"):
         first.first(str(tmp_path), tmp_path / "runs", "other", 1)
