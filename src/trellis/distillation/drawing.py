@@ -21,6 +21,7 @@ from trellis.text import Tokenizer
 Advance = Callable[[int], None]  # told of tokens as they are drawn
 
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
+_WANTED_BY = "sampling from a language model"
 _CROWDED = 0.75  # once fewer of the rows than this go on, those that have ended are left out
 
 
@@ -44,7 +45,7 @@ class Speaker:
 
 def load_speaker(source: Source, precision: str = "float32") -> Speaker:
     """Load a causal model of the transformers library with its output head; a model that cannot say text is refused."""
-    transformers = library("sampling from a language model")
+    transformers = library(_WANTED_BY)
     with quiet(transformers):
         files = files_at(transformers, source.path, "language model", source.name)
         model = files.with_weights().eval()
@@ -89,7 +90,7 @@ def draw_texts(
     last_N = torch.full((count,), speaker.begin)
     going_N = torch.ones(count, dtype=torch.bool)
     ends = torch.tensor(speaker.ends)
-    past = _cache(speaker.model, length)
+    past = library(_WANTED_BY).DynamicCache(config=speaker.model.config)
     for place in range(length):
         read = speaker.model(input_ids=last_N[:, None], past_key_values=past, use_cache=True)
         logits_NV = read.logits[:, -1, : speaker.tokenizer.vocab_size].float() / temperature
@@ -112,40 +113,3 @@ def _text(tokens_T: Tensor, speaker: Speaker) -> NDArray[np.int64]:
         return ids_T
     end = [] if speaker.tokenizer.eos_id is None else [speaker.tokenizer.eos_id]
     return np.append(ids_T[:-1], end).astype(np.int64)
-
-
-def _cache(model: Any, length: int) -> Any:
-    """The library's cache of keys and values, but with room for all tokens from the start.
-
-    Its own is copied at every token to make room for one more, which takes longer than all else.
-    """
-    from transformers.cache_utils import DynamicCache, DynamicLayer
-
-    class Roomy(DynamicLayer):  # type: ignore[misc, no-any-unimported, unused-ignore]
-        """A layer whose keys and values are the beginning of larger tensors."""
-
-        room: tuple[Tensor, Tensor] | None = None
-
-        def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-            before = self.get_seq_length()
-            after = before + key_states.shape[-2]
-            if self.room is None:
-                shapes = ((*new.shape[:-2], length, new.shape[-1]) for new in (key_states, value_states))
-                self.room = tuple(key_states.new_empty(shape) for shape in shapes)  # type: ignore[assignment]
-            assert self.room is not None
-            for room, new in zip(self.room, (key_states, value_states), strict=True):
-                room[..., before:after, :] = new
-            self.keys, self.values = (room[..., :after, :] for room in self.room)
-            return self.keys, self.values
-
-        def batch_select_indices(self, indices: Tensor) -> None:
-            if self.room is not None:
-                after = self.get_seq_length()
-                self.room = tuple(room[indices] for room in self.room)  # type: ignore[assignment]
-                self.keys, self.values = (room[..., :after, :] for room in self.room)  # type: ignore[union-attr]
-
-    past = DynamicCache(config=model.config)
-    past.layers = [Roomy() if type(layer) is DynamicLayer else layer for layer in past.layers]
-    return past
