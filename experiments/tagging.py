@@ -22,7 +22,6 @@ from experiments.record import commit_of
 from trellis import HMM, load_model, load_tokenizer, train
 from trellis.config import completed, load_told
 from trellis.folders import write_atomically
-from trellis.progress import short_time
 from trellis.tagging import accuracy, decode_sentences, tagging_scores
 from trellis.text.files import hash_files
 from trellis.text.sources import prepare_texts
@@ -235,15 +234,14 @@ def _unsupervised(tested: list[dict[str, Any]]) -> list[str]:
     rows = [
         f"{STATES} states, test text. Mappings of states to tags are chosen on the test text itself, as is the custom.",
         "",
-        "| | tags | one-to-one | many-to-one | V-measure | time |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | tags | one-to-one | many-to-one | V-measure |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for group, runs in _of_group(tested).items():
         for tags in COLUMNS if runs and runs[0]["labelled"] is None else ():
             scores = [run["test"][tags] for run in runs]
             cells = [_spread([one[name] for one in scores]) for name in ("one_to_one", "many_to_one", "v_measure")]
-            took = short_time(mean(run["seconds"] for run in runs))
-            rows.append(f"| {group} | {tags} | {' | '.join(cells)} | {took} |")
+            rows.append(f"| {group} | {tags} | {' | '.join(cells)} |")
     return rows
 
 
