@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments import first, rates, smoke, steering, tagging
+from experiments import first, keywords, rates, smoke, steering, tagging
 from experiments.again import beside, comparison
 from experiments.recipes import HERE, Recipe, budget_of, settings_of, studies, study, unlike
 from experiments.record import commit_of, record
@@ -258,6 +258,16 @@ def _tagging(
 ) -> None:
     """Learn parts of speech with and without labels, and record what is missing."""
     tagging.tagging(data_dir, (runs or Path("runs") / "tagging").absolute(), threads)
+
+
+@app.command("keywords", cls=Command)
+def _keywords(
+    run: Annotated[str, typer.Option(metavar="RUN", help="A model of words, such as that of trellis train ptb.")],
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads.")] = 2,
+) -> None:
+    """Write a thousand sentences that must have three given words each, and count those that do."""
+    torch.set_num_threads(threads)
+    keywords.keywords(run)
 
 
 @app.command("report", cls=Command)

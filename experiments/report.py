@@ -13,6 +13,7 @@ from experiments import plots
 from experiments.budgets import SWEEP_EPOCHS
 from experiments.claims import CLAIMS
 from experiments.first import page as first_page
+from experiments.keywords import section as keywords_section
 from experiments.lee.page import page as lee_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
@@ -96,7 +97,9 @@ def report(experiments: Path, page: Path) -> Path:
     page.with_name(f"{page.stem}-first.md").write_text(first_page(experiments / "results" / "first"), encoding="utf-8")
     tagged = tagging_page(experiments / "results" / "tagging")
     page.with_name(f"{page.stem}-tagging.md").write_text(tagged, encoding="utf-8")
-    steered = steering_page(experiments / "results" / "steering")
+    steered = steering_page(experiments / "results" / "steering") + keywords_section(
+        experiments / "results" / "steering"
+    )
     page.with_name(f"{page.stem}-steering.md").write_text(steered, encoding="utf-8")
     return page
 

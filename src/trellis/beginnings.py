@@ -29,9 +29,9 @@ def _learnt_from_sequences(loaded: Pretrained) -> bool:
 
     if fitted := loaded.fitted():
         return not fitted["running"]
-    if noted := read_json(loaded.folder / "config.json").get("begins"):  # in a folder that transformers wrote
-        return bool(noted == "start")
     try:
+        if noted := read_json(loaded.folder / "config.json").get("begins"):  # in a folder that transformers wrote
+            return bool(noted == "start")
         return run_of(loaded.folder).training.batching == "sequences"
-    except TrellisError:  # a model without a run
+    except TrellisError:  # a model without a folder or a run
         return False
