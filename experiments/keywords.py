@@ -62,9 +62,9 @@ def section(results: Path) -> str:
         return ""
     one = json.loads(path.read_text(encoding="utf-8"))
     shown = "\n".join(f"- *{', '.join(row['words'])}*: {row['text']}" for row in one["examples"])
-    model = ", ".join(one["hmm"])
     return (
-        f"\n## Sentences of an HMM with three given words\n\nA model of the Penn Treebank ({model}) wrote {one['of']:,} "
-        f"sentences of at most {WORDS} words, each with three words that were drawn for it: {one['met']:,} have them. That "
-        f"took {one['seconds']:.0f} s in all ({one['machine']}). The first of some sets:\n\n{shown}\n"
+        "\n## Sentences of an HMM with three given words\n\n"
+        f"A model of the Penn Treebank ({', '.join(one['hmm'])}) wrote {one['of']:,} sentences of at most {WORDS} words,\n"
+        f"each with three words that were drawn for it: {one['met']:,} have them. That took {one['seconds']:.0f} s in all\n"
+        f"({one['machine']}). The first of some sets:\n\n{shown}\n"
     )
