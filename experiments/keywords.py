@@ -62,9 +62,10 @@ def section(results: Path) -> str:
         return ""
     one = json.loads(path.read_text(encoding="utf-8"))
     shown = "\n".join(f"- *{', '.join(row['words'])}*: {row['text']}" for row in one["examples"])
+    model, seconds = ", ".join(one["hmm"]), f"{one['seconds']:.0f} s"
     return (
         "\n## Sentences of an HMM with three given words\n\n"
-        f"A model of the Penn Treebank ({', '.join(one['hmm'])}) wrote {one['of']:,} sentences of at most {WORDS} words,\n"
-        f"each with three words that were drawn for it: {one['met']:,} have them. That took {one['seconds']:.0f} s in all\n"
+        f"A model of the Penn Treebank ({model}) wrote {one['of']:,} sentences of at most {WORDS} words,\n"
+        f"each with three words that were drawn for it: {one['met']:,} have them. That took {seconds} in all\n"
         f"({one['machine']}). The first of some sets:\n\n{shown}\n"
     )
