@@ -16,7 +16,7 @@ WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d"])
 
 
 def text(constraint, met, nats, tokens):
-    return {"constraint": constraint, "met": met, "nats": nats, "tokens": tokens}
+    return {"constraint": constraint, "met": met, "nats": nats, "tokens": tokens, "text": "one two three a a"}
 
 
 def test_perplexity_is_of_all_tokens_and_texts_are_counted_by_constraint():
@@ -32,10 +32,17 @@ def test_the_page_has_a_row_a_method_and_a_row_a_constraint(tmp_path):
         told = _summary([text("contains('a')", met, 2.0, 2), text("matches('a\\\\.')", True, 2.0, 2)], 61.0)
         (tmp_path / f"{name}.json").write_text(json.dumps(about | told))
     found = page(tmp_path)
-    assert "| alone | 1 of 2 | 2.7 | 1m01s |\n| guided | 2 of 2 | 2.7 | 1m01s |" in found
+    assert "| alone | 1 of 2 | 2.7 | – | 1m01s |\n| guided | 2 of 2 | 2.7 | 0 % | 1m01s |" in found
     assert "| `contains('a')` | 0 of 1 | 2.7 | 1 of 1 | 2.7 |" in found
     assert "512 states, with a perplexity of 40.0" in found
     assert page(tmp_path / "nothing").startswith("# Guided texts")
+
+
+def test_keywords_that_first_stand_in_the_last_tenth_are_late():
+    said = "one two three four five six seven eight nine b"
+    texts = [text("contains('one', 'b')", True, 1.0, 1) | {"text": said}, text("contains('one')", False, 1.0, 1)]
+    assert steering._late(texts) == "50 %"
+    assert steering._late([text("length(3)", True, 1.0, 1)]) == "–"
 
 
 SAID = [
