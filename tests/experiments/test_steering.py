@@ -102,3 +102,8 @@ def test_the_study_at_its_smallest(tmp_path, monkeypatch):
     }  # fmt: skip
     assert str(tmp_path) not in json.dumps(found)
     assert "| particles | 8 of 8 |" in page(tmp_path / "results")
+
+
+def test_the_committed_page_is_what_the_committed_results_give():
+    committed = steering.HERE.parent / "docs" / "results-steering.md"
+    assert page(steering.HERE / "results" / "steering") == committed.read_text(encoding="utf-8")
