@@ -85,7 +85,10 @@ def test_a_place_that_cannot_be_is_refused(change, tmp_path):
         checkpoints.load(folder, "fingerprint")
 
 
-@pytest.mark.parametrize("state", [None, torch.rand(0, 3), torch.rand(9, 3), torch.rand(4)], ids=["none", "no rows", "too many rows", "no batch"])
+STATES = {"none": None, "no rows": torch.rand(0, 3), "too many rows": torch.rand(9, 3), "no batch": torch.rand(4)}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_a_run_does_not_go_on_without_the_state_it_carried(state, tmp_path):
     chosen = settings(batching="streams", epochs=0.5)
     run(tmp_path, chosen)
