@@ -12,7 +12,8 @@ from experiments.seeds import named
 from trellis.config import as_dict, load
 from trellis.configs import shipped
 
-RECORDED = sorted(path for path in (HERE / "results").rglob("*.json") if path.parent.name not in ("first", "tagging"))
+STUDIES = ("first", "steering", "tagging")  # whose records are no runs of `trellis train`
+RECORDED = sorted(path for path in (HERE / "results").rglob("*.json") if path.parent.name not in STUDIES)
 BLOCKED = {
     "kind": "blocked", "states": 64, "blocks": 8, "clusters": "brown", "unclustered": None,
     "transition": "hierarchical", "parameters": "neural", "embeddings": "independent", "width": 16, "dropout": 0.5,

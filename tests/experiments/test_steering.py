@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from experiments import steering
+from experiments import keywords, steering
 from experiments.steering import CASES, Case, _nats, _summary, page
 from trellis.constraints import contains, length
 from trellis.models import HMM, HMMConfig
@@ -106,4 +106,5 @@ def test_the_study_at_its_smallest(tmp_path, monkeypatch):
 
 def test_the_committed_page_is_what_the_committed_results_give():
     committed = steering.HERE.parent / "docs" / "results-steering.md"
-    assert page(steering.HERE / "results" / "steering") == committed.read_text(encoding="utf-8")
+    results = steering.HERE / "results" / "steering"
+    assert page(results) + keywords.section(results) == committed.read_text(encoding="utf-8")

@@ -192,7 +192,7 @@ def test_numpy_files_are_sequences_of_whole_numbers(array, documents, tmp_path):
     [
         (np.array([0.5, 1.0]), "holds 2 float64; save whole numbers"),
         (np.zeros((2, 2, 2), dtype=int), "holds 2 × 2 × 2 int64"),
-        (np.array(3), "holds no int64"),
+        (np.array(3), "holds a single int64"),
         (np.array([], dtype=int), "holds no numbers"),
         (np.array([1, -2]), "holds -2; number the symbols from 0"),
         (np.array(["a"], dtype=object), "no sound NumPy file"),

@@ -297,3 +297,11 @@ def test_what_is_no_corpus_is_refused_with_what_to_give(given, tmp_path):
     with pytest.raises(InputError, match=f"^prepare reads a corpus, not {type(given).__name__}: give what open_corpus"):
         prepare(given, WordTokenizer(["<unk>", "<eos>", "a", "b"]), tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
+
+
+def test_the_same_text_by_another_name_is_called_by_that(tmp_path):
+    texts = [MemoryCorpus(name, ("the cat", "the dog")) for name in ("first", "second")]
+    tokenizer = WordTokenizer.train(texts[0])
+    first, second = (prepare(text, tokenizer, tmp_path, quiet=True) for text in texts)
+    assert first.folder == second.folder
+    assert (first.meta.corpus, second.meta.corpus) == ("first", "second")

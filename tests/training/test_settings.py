@@ -30,7 +30,7 @@ from trellis.training import TrainingSettings
         ({"method": "adam"}, "'method' cannot be 'adam': did you mean 'adamw'"),
         ({"objective": "joit"}, "'training.objective' cannot be 'joit': did you mean 'joint'?"),
         ({"init": "restart"}, "'training.init' cannot be 'restart': did you mean 'restarts'?"),
-        ({"init": "zzz"}, "'training.init' cannot be 'zzz': choose from distill, random, restarts"),
+        ({"init": "zzz"}, "'training.init' cannot be 'zzz': choose from counts, distill, random, restarts"),
         ({"init": "restarts", "restarts": 0}, "training.restarts"),
         ({"restart_steps": 0}, "training.restart_steps must be at least 1, not 0"),
         ({"learning_rate": 0.1}, "unknown setting 'learning_rate'"),

@@ -84,6 +84,10 @@ class IdFile:
                 raise TrellisError(f"{file} is missing or cut short; delete {path} and prepare the corpus again.")
         return cls(path, meta)
 
+    def named(self, corpus: str) -> IdFile:
+        """The same ids by the name that the corpus was asked for: another of the same text may have been the first."""
+        return self if self.meta.corpus == corpus else IdFile(self.folder, replace(self.meta, corpus=corpus))
+
     @classmethod
     def from_arrays(
         cls,
@@ -188,14 +192,14 @@ def prepare(
     writer = _Writer(corpus, tokenizer, max_tokens)
     folder = cache / writer.key()
     if found := _whole(folder):  # before the lock, so that a cache without write permission serves too
-        return found
+        return found.named(corpus.name)
     with disk_trouble(cache, _REMEDY), one_at_a_time(folder):
         if not _whole(folder):
             clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
             with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
                 meta = writer.write(partial, bar)
                 (partial / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
-    return IdFile.open(folder)
+    return IdFile.open(folder).named(corpus.name)
 
 
 def _whole(folder: Path) -> IdFile | None:
