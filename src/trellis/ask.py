@@ -10,7 +10,6 @@ Every function takes the model with its tokenizer. `bos` says where a text begin
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -20,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trellis.automata import Automaton, ending, every, one_after_another
+from trellis.automata import Automaton, every, one_after_another
 from trellis.beginnings import beginning
 from trellis.errors import InputError, TrellisError
 from trellis.models.pretrained import Pretrained
 from trellis.steering import Messages, k_best, sample
+from trellis.steering.goals import automaton_of
 from trellis.text.lines import GAP, read_lines
 
 if TYPE_CHECKING:
@@ -193,16 +193,9 @@ def _read(loaded: Pretrained, context: str, bos: bool | None) -> Tensor | None:
 def _anything(loaded: Pretrained) -> Automaton:
     """Every text, which may end."""
     end, words = loaded.tokenizer.eos_id, np.ones(loaded.model.config.vocab_size, np.bool_)
-    if end is None:
-        return every(words)
-    words[end] = False
-    return _open(ending(every(words), end), end)
-
-
-def _open(automaton: Automaton, end: int) -> Automaton:
-    """The automaton of texts that may end, but need not."""
-    could_end_Q = automaton.next_QC[:, automaton.class_V[end]] == automaton.end
-    return dataclasses.replace(automaton, accepting_Q=automaton.accepting_Q | could_end_Q)
+    if end is not None:
+        words[end] = False
+    return automaton_of(every(words), loaded.tokenizer, ended=False)
 
 
 def _marked(text: str) -> str:
@@ -221,10 +214,8 @@ def _gapped(loaded: Pretrained, text: str, eos: bool) -> tuple[Automaton, int]:
 
 
 def _constrained(loaded: Pretrained, constraint: Constraint, ended: bool) -> Automaton:
-    """The automaton of texts that meet a constraint."""
-    end = loaded.tokenizer.eos_id
-    automaton = constraint.automaton(loaded.tokenizer, ends=end is not None)
-    return automaton if end is None or ended else _open(automaton, end)
+    """The automaton of texts that meet a constraint; they cannot have `ended` where the model knows no end."""
+    return automaton_of(constraint, loaded.tokenizer, ended and loaded.tokenizer.eos_id is not None)
 
 
 def _log_met(loaded: Pretrained, automaton: Automaton, length: int, state: Tensor | None) -> float:
