@@ -17,9 +17,13 @@ PLAIN = ["scalar", "low-rank", "blocked"]
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("ends", [False, True])
-@pytest.mark.parametrize(("few", "at_once"), [(1 << 10, 64), (1 << 10, 1), (0, 64), (5, 2)])
+@pytest.mark.parametrize(
+    ("many", "few", "at_once"),
+    [(99, 1 << 10, 64), (99, 1 << 10, 1), (99, 0, 64), (99, 5, 2), (1, 0, 64), (2, 1 << 10, 64)],
+)
 @pytest.mark.parametrize("seed", range(4))
-def test_every_token_of_rows_at_every_place(kind, ends, few, at_once, seed, monkeypatch):
+def test_every_token_of_rows_at_every_place(kind, ends, many, few, at_once, seed, monkeypatch):
+    monkeypatch.setattr(next_tokens, "MANY", many)  # groups of so many tokens are rows of the product with all
     monkeypatch.setattr(next_tokens, "FEW", few)  # groups of tokens are taken together, or each by itself
     monkeypatch.setattr(next_tokens, "AT_ONCE", at_once)
     model, automaton, left = model_of(kind, seed), automaton_of(seed, ends=ends), 3

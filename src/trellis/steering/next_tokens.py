@@ -17,6 +17,7 @@ from trellis.steering.steps import Plain
 if TYPE_CHECKING:
     from trellis.models.hmm import HMM
 
+MANY = 1 << 11  # tokens of a group that is a further row of the product with all emissions, which hardly costs more
 FEW = 1 << 10  # groups of fewer tokens, were all as small, are taken together
 AT_ONCE = 64  # tokens of such groups that are held at once, for each row and state
 
@@ -40,10 +41,11 @@ class _Group(NamedTuple):
 
     classes: list[int]
     target_B: Tensor
+    size: int  # how many tokens
 
 
 class _Others(NamedTuple):
-    """The tokens of all groups but the first, one group after another, and p(token | state) if the support is dense."""
+    """The tokens of all groups but the large ones, group by group, and p(token | state) if the support is dense."""
 
     tokens_N: Tensor
     sizes: list[int]
@@ -66,16 +68,30 @@ class _Asked(NamedTuple):
     place_BG: Tensor
     log_scale_BG: Tensor
 
+    @property
+    def large(self) -> int:
+        """How many groups, from the first on, are rows of the product with all emissions."""
+        return 1 + sum(group.size >= MANY for group in self.groups[1:])
+
     def weighed(self, group: int) -> Tensor:
         """p(state of the next token) times what is to be expected after one of a group, B×S."""
         return self.predicted_BS * self.after_US[self.place_BG[:, group]]
+
+    def apart(self, group: int) -> Tensor:
+        """The rows that reach another state by a group's tokens than by the first group's."""
+        return (self.place_BG[:, group] != self.place_BG[:, 0]).nonzero().flatten()
+
+    def rows(self) -> list[Tensor]:
+        """What the product with all emissions is asked: the tokens alone, the first group, and rows of large ones."""
+        more = (self.weighed(group)[self.apart(group)] for group in range(1, self.large))
+        return [self.predicted_BS, self.weighed(0), *more]
 
 
 class NextTokens:
     """Looks at every token at once.
 
-    Of the automaton only the steps from a row's state are paid for: most tokens share one, which is a product with all
-    emissions, and for the others a product with theirs alone.
+    Of the automaton only the steps from a row's state are paid for: most tokens share one or two, which are rows of a
+    product with all emissions, and for the others there is a product with theirs alone.
     """
 
     def __init__(self, messages: Messages) -> None:
@@ -106,23 +122,31 @@ class NextTokens:
         log_scale_BG = self.messages.log_scale_NQ[left - 1, target_BG]
         return _Asked(groups, predicted_BS.to(self.messages.message_NQS), after_US, place_BG, log_scale_BG)
 
-    def _answered(self, asked: _Asked, joint_BV: Tensor, token_BV: Tensor) -> Chances:
-        """The answer from that to the first group, as if all tokens were of it, in whose place it is written."""
-        joint_BV += asked.log_scale_BG[:, :1]
-        if len(asked.groups) > 1:
-            others = self._others(asked.groups)
+    def _answered(self, asked: _Asked, found_NV: Tensor) -> Chances:
+        """The answer, from the logarithms of what the product with all emissions gave to the rows asked for."""
+        batch, apart = len(asked.predicted_BS), [asked.apart(group) for group in range(1, asked.large)]
+        token_BV, joint_BV, *more = found_NV.split([batch, batch, *map(len, apart)])
+        joint_BV = joint_BV.add_(asked.log_scale_BG[:, :1])
+        for group, (rows_M, its_MV) in enumerate(zip(apart, more, strict=True), 1):
+            of_it_C = torch.zeros(self.steps.classes, dtype=torch.bool)
+            of_it_C[asked.groups[group].classes] = True
+            of_it_V = of_it_C.to(joint_BV.device)[self.steps.class_V]
+            its_MV = its_MV.add_(asked.log_scale_BG[rows_M, group, None])
+            joint_BV[rows_M] = torch.where(of_it_V, its_MV, joint_BV[rows_M])
+        if len(asked.groups) > asked.large:
+            others = self._others(asked.groups[asked.large :])
             joint_BN = self._joint_of_others(others, asked).log_()
-            group_N = torch.repeat_interleave(torch.tensor(others.sizes)).to(joint_BV.device) + 1
+            group_N = torch.repeat_interleave(torch.tensor(others.sizes)).to(joint_BV.device) + asked.large
             joint_BV[:, others.tokens_N] = joint_BN + asked.log_scale_BG[:, group_N]
         return Chances(joint_BV, token_BV)
 
     def _joint_of_others(self, others: _Others, asked: _Asked) -> Tensor:
-        """p(token) times what is to be expected after it, but for its scale, of tokens in all groups but the first.
+        """p(token) times what is to be expected after it, but for its scale, of tokens in all groups but large ones.
 
         Groups of few tokens, of which there are many, are taken together.
         """
         parts, few, begin = [], [], 0
-        for group, size in enumerate(others.sizes, 1):
+        for group, size in enumerate(others.sizes, asked.large):
             if size * len(others.sizes) < FEW and others.emission_NS is not None:
                 few += [group] * size
             else:
@@ -143,7 +167,7 @@ class NextTokens:
 
     def _others(self, groups: list[_Group]) -> _Others:
         """What is the same for all texts that these groups are of, kept until the groups change."""
-        classes = [group.classes for group in groups[1:]]
+        classes = [group.classes for group in groups]
         if self._last is None or self._last[0] != classes:
             tokens = [np.concatenate([self.tokens_C[one] for one in some]) for some in classes]
             model = self.messages.model
@@ -161,6 +185,7 @@ class NextTokens:
             _Group(
                 np.flatnonzero(group_C.ravel() == one).tolist(),
                 torch.from_numpy(target_BG[:, one].astype(np.int64)).to(state_B.device),
+                int(size_G[one]),
             )
             for one in np.argsort(-size_G, kind="stable")
             if size_G[one] > 0
@@ -171,12 +196,10 @@ class NextTokens:
 def chances_of(asked: Sequence[tuple[NextTokens, Tensor, Tensor]], left: int) -> list[Chances]:
     """What `chances` says of rows under several constraints on one model, by a single product with all emissions."""
     each = [ahead._asked(predicted_BS, state_B, left) for ahead, predicted_BS, state_B in asked]
-    first_NS = torch.cat([one.weighed(0) for one in each])
-    predicted_NS = torch.cat([one.predicted_BS for one in each])
-    joint_NV, token_NV = _words_of(asked[0][0].messages.model, torch.cat([first_NS, predicted_NS])).log_().chunk(2)
-    sizes = [len(one.predicted_BS) for one in each]
-    rows = zip(asked, each, joint_NV.split(sizes), token_NV.split(sizes), strict=True)
-    return [one[0]._answered(known, joint_BV, token_BV) for one, known, joint_BV, token_BV in rows]
+    rows = [torch.cat(one.rows()) for one in each]
+    found_NV = _words_of(asked[0][0].messages.model, torch.cat(rows)).log_()
+    parts = found_NV.split([len(some) for some in rows])
+    return [one[0]._answered(known, part_NV) for one, known, part_NV in zip(asked, each, parts, strict=True)]
 
 
 def _words_of(model: HMM, belief_NS: Tensor) -> Tensor:
