@@ -19,6 +19,7 @@ constexpr int LOWEST = -2 * FARTHEST;          // a bound that is below no sum
 constexpr float LARGEST_POTENTIAL = 4096;      // beyond, float32 rounds by more than a small part of a unit
 constexpr float RISE = 0.03f, MARGIN = 0.3f;   // of guesses: after one that was proved, and below what could be proved
 constexpr int PATH_VECTORS = 4;                // in a panel
+constexpr int64_t FEW_STATES = 32;             // of so few, all are tried: to compare bounds would take as long
 template <class Real>
 constexpr int PATH_PANEL = PATH_VECTORS * width<Real>;
 
@@ -96,6 +97,20 @@ __attribute__((noinline)) int64_t best_ways(const Real* score, const int16_t* un
     return tried;
 }
 
+// The best ways into a panel's states from all of `count`.
+template <class Real, class Vector = VectorOf<Real>>
+__attribute__((noinline)) void all_ways(const Real* score, const Real* from, int64_t count, Vector* best) {
+    constexpr int W = width<Real>, N = PATH_PANEL<Real>;
+    Vector most[PATH_VECTORS];
+    for (int n = 0; n < PATH_VECTORS; ++n) most[n] = splat(Real(-__builtin_inf()));
+    for (int64_t i = 0; i < count; ++i) {
+        const Vector x = splat(score[i]);
+#pragma GCC unroll 16
+        for (int n = 0; n < PATH_VECTORS; ++n) most[n] = larger(x + load(from + i * N + n * W), most[n]);
+    }
+    for (int n = 0; n < PATH_VECTORS; ++n) best[n] = most[n];
+}
+
 // One row at a time.
 template <class Real>
 struct Climber {
@@ -134,7 +149,9 @@ struct Climber {
             store(to + i, x);
         }
         const Real peak = lane_largest(top), shift = peak == -__builtin_inf() ? Real(0) : peak;
-        for (int64_t i = 0; i < S; i += W) {
+        if (S <= FEW_STATES)
+            for (int64_t i = 0; i < S; i += W) store(to + i, load(to + i) - shift);
+        for (int64_t i = S <= FEW_STATES ? S : 0; i < S; i += W) {
             const Vector x = load(to + i) - shift, scaled = larger(x * UNITS, splat(Real(-FARTHEST)));
             const Vector near = larger(scaled * Real(0.25 / UNITS) + Real(1), splat(Real(0)));
             store(to + i, x);
@@ -172,6 +189,11 @@ struct Climber {
         for (int64_t panel = 0; panel < steps.panels; ++panel) {
             const Real* potential = steps.potential + panel * N;
             Vector best[PATH_VECTORS];
+            if (S <= FEW_STATES) {
+                all_ways(score, steps.from + panel * S * N, S, best);
+                for (int n = 0; n < PATH_VECTORS; ++n) store(moved + panel * N + n * W, best[n]);
+                continue;
+            }
             int16_t bound = bounded((guess[panel] + good) * UNITS, LOWEST, -1);
             const int64_t tried = climb(score, panel, bound, best);
             const bool sure = bound == LOWEST || proves(best, potential, bound);

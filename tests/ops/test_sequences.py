@@ -229,7 +229,7 @@ HARD = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", HARD)
-@pytest.mark.parametrize("states", [40, 130])
+@pytest.mark.parametrize("states", [17, 40, 130])
 def test_from_states_that_are_passed_over_could_not_have_won(
     level: str, kind: str, states: int, dtype: torch.dtype
 ) -> None:
