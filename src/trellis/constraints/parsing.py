@@ -98,7 +98,7 @@ class _Parser:
         try:
             return _made(name, values)
         except TrellisError as error:
-            raise InputError(f"{str(error).rstrip('.')}, in {name}( ) at character {begin + 1}.") from error
+            raise InputError(f"In {name}( ) at character {begin + 1}: {error}") from error
 
     def _values(self) -> list[str]:
         """What stands between the parentheses of a call, quotes and brackets taken off."""
