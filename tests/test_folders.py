@@ -17,6 +17,7 @@ from trellis.folders import (
     whole_folder,
     write_atomically,
 )
+from trellis.manifests import MANIFEST, check_listed, read_manifest
 
 
 def write(folder, text):
@@ -32,12 +33,13 @@ def fail_half_way(folder, trouble):
         raise trouble
 
 
-def listed(folder):
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
 def read(folder):
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
 @pytest.fixture(params=["exchange", "two renames"])
@@ -52,7 +54,7 @@ def test_a_folder_is_made_and_replaced_and_nothing_else_is_left(tmp_path):
     for text in ("one", "two", "three"):
         write(tmp_path / "new" / "x", text)
         assert read(tmp_path / "new" / "x") == {"a": text, "deep/b": text}
-        assert listed(tmp_path / "new") == ["x"]
+        assert names(tmp_path / "new") == ["x"]
     assert (tmp_path / "new" / "x").stat().st_mode & 0o777 == 0o755
 
 
@@ -61,7 +63,7 @@ def test_nothing_is_visible_before_the_end(tmp_path):
     with whole_folder(tmp_path / "x") as partial:
         (partial / "a").write_text("new")
         assert read(tmp_path / "x")["a"] == "old"
-        assert [name for name in listed(tmp_path) if not name.startswith(".")] == ["x"]
+        assert [name for name in names(tmp_path) if not name.startswith(".")] == ["x"]
     assert read(tmp_path / "x") == {"a": "new"}
 
 
@@ -79,7 +81,7 @@ def test_trouble_while_writing_leaves_all_as_it_was(number, sentence, tmp_path):
     with pytest.raises(TrellisError, match=sentence):
         fail_half_way(tmp_path / "x", OSError(number, os.strerror(number)))
     assert read(tmp_path / "x") == {"a": "old", "deep/b": "old"}
-    assert listed(tmp_path) == ["x"]
+    assert names(tmp_path) == ["x"]
 
 
 @pytest.mark.parametrize("trouble", [OSError(errno.EIO, "broken disk"), ValueError("mine"), KeyboardInterrupt()])
@@ -87,7 +89,7 @@ def test_other_errors_pass_through_and_clean_up_too(trouble, tmp_path):
     with pytest.raises(type(trouble)) as caught:
         fail_half_way(tmp_path / "x", trouble)
     assert caught.value is trouble
-    assert listed(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_everything_is_on_the_disk_before_the_names_change(tmp_path, monkeypatch):
@@ -114,7 +116,7 @@ def test_a_disk_that_fills_at_the_very_end_changes_nothing(tmp_path, monkeypatch
         with pytest.raises(TrellisError, match="is full"):
             write(tmp_path / "x", "new")
     assert read(tmp_path / "x") == {"a": "old", "deep/b": "old"}
-    assert listed(tmp_path) == ["x"]
+    assert names(tmp_path) == ["x"]
 
 
 def test_a_swap_that_fails_half_way_is_undone(tmp_path, monkeypatch):
@@ -131,7 +133,7 @@ def test_a_swap_that_fails_half_way_is_undone(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="broken disk"):
         write(tmp_path / "x", "new")
     assert read(tmp_path / "x") == {"a": "old", "deep/b": "old"}
-    assert listed(tmp_path) == ["x"]
+    assert names(tmp_path) == ["x"]
 
 
 KILLED = """
@@ -174,7 +176,7 @@ def test_killed_at_any_moment_of_a_swap_the_old_or_the_new_folder_is_there(tmp_p
         done = subprocess.run([sys.executable, script, runs / "best-1", str(moment)], check=False)
         assert done.returncode == -signal.SIGKILL
         clear_partial(runs)
-        assert listed(runs) == ["best-1"]
+        assert names(runs) == ["best-1"]
         found.append(read(runs / "best-1")["a"])
     assert found == ["old", "old", "old", "new", "new"]
 
@@ -184,17 +186,17 @@ def test_clearing_spares_all_that_is_not_half_written(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a").write_text(name)
     clear_partial(tmp_path, "x")
-    assert listed(tmp_path) == [".hidden", ".y-abc.partial", "x", "x.partial"]
+    assert names(tmp_path) == [".hidden", ".y-abc.partial", "x", "x.partial"]
     assert read(tmp_path / "x") == {"a": "x"}
     clear_partial(tmp_path)
-    assert listed(tmp_path) == [".hidden", "x", "x.partial"]
+    assert names(tmp_path) == [".hidden", "x", "x.partial"]
 
 
 def test_clearing_takes_half_written_files_too(tmp_path):
     for name in ("x", ".x-17.partial", ".y-17.partial"):
         (tmp_path / name).write_text(name)
     clear_partial(tmp_path, "x")
-    assert listed(tmp_path) == [".y-17.partial", "x"]
+    assert names(tmp_path) == [".y-17.partial", "x"]
 
 
 def test_a_folder_is_removed_out_of_sight(tmp_path, monkeypatch):
@@ -204,9 +206,9 @@ def test_a_folder_is_removed_out_of_sight(tmp_path, monkeypatch):
         patch.setattr(folders.shutil, "rmtree", lambda path, ignore_errors: seen.append(path.name))
         remove_folder(tmp_path / "checkpoint-3")
     assert seen[0].startswith(".checkpoint-3-")
-    assert listed(tmp_path) == seen
+    assert names(tmp_path) == seen
     clear_partial(tmp_path)
-    assert listed(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_a_file_in_the_way_is_not_harmed(tmp_path):
@@ -216,7 +218,7 @@ def test_a_file_in_the_way_is_not_harmed(tmp_path):
     with pytest.raises(TrellisError, match="cannot be written"):
         write(tmp_path / "x" / "inside", "new")
     assert (tmp_path / "x").read_text() == "precious"
-    assert listed(tmp_path) == ["x"]
+    assert names(tmp_path) == ["x"]
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -225,7 +227,7 @@ def test_a_link_stays_a_link(tmp_path):
     write(tmp_path / "x", "new")
     assert (tmp_path / "x").is_symlink()
     assert read(tmp_path / "disk" / "x")["a"] == "new"
-    assert listed(tmp_path) == ["disk", "x"]
+    assert names(tmp_path) == ["disk", "x"]
 
 
 def test_the_remedy_can_be_the_callers(tmp_path):
@@ -245,7 +247,7 @@ def test_a_file_is_made_and_replaced_and_nothing_else_is_left(tmp_path, content)
     for name in ("old", "new"):
         write_atomically(tmp_path / name, content)
         assert (tmp_path / name).read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert listed(tmp_path) == ["new", "old"]
+    assert names(tmp_path) == ["new", "old"]
 
 
 def test_a_file_has_the_permissions_that_any_other_would_have(tmp_path):
@@ -274,7 +276,7 @@ def test_trouble_while_writing_a_file_leaves_the_old_one(tmp_path, monkeypatch, 
         write_atomically(tmp_path / "x", "new")
     assert caught.value is trouble
     assert (tmp_path / "x").read_text() == "old"
-    assert listed(tmp_path) == ["x"]
+    assert names(tmp_path) == ["x"]
 
 
 # the lock
@@ -312,7 +314,7 @@ def test_links_are_removed_and_not_what_they_lead_to(tmp_path):
         (tmp_path / name).symlink_to(tmp_path / "precious", target_is_directory=True)
     remove_folder(tmp_path / "x")
     clear_partial(tmp_path, "x")
-    assert listed(tmp_path) == ["precious"]
+    assert names(tmp_path) == ["precious"]
     assert read(tmp_path / "precious")["a"] == "old"
 
 
@@ -322,7 +324,7 @@ def test_a_link_in_the_place_of_a_partial_file_is_not_written_through(tmp_path):
     write_atomically(tmp_path / "x", "new")
     assert (tmp_path / "precious").read_text() == "old"
     assert (tmp_path / "x").read_text() == "new"
-    assert listed(tmp_path) == ["precious", "x"]
+    assert names(tmp_path) == ["precious", "x"]
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
@@ -331,3 +333,17 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
     with pytest.raises(OSError, match="symbolic"), one_at_a_time(tmp_path / "x"):
         pass
     assert (tmp_path / "precious").read_text() == "old"
+
+
+def test_the_files_of_a_folder_are_listed_unless_they_are_for_people(tmp_path):
+    write(tmp_path / "x", "text")
+    assert list(read_manifest(tmp_path / "x")) == ["a"], "folders within have manifests of their own"
+    check_listed(tmp_path / "x" / "a")
+    with whole_folder(tmp_path / "y", for_people=True) as partial:
+        (partial / "a").write_text("text")
+    assert names(tmp_path / "y") == ["a"]
+
+
+def test_a_name_that_is_too_long_is_said(tmp_path):
+    with pytest.raises(TrellisError, match="cannot be written; choose another folder"):
+        write(tmp_path / ("x" * 300), "text")

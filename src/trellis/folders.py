@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trellis.errors import TrellisError
+from trellis.manifests import write_manifest
 
 ANOTHER = "choose another folder"
 BEST = "best"  # in a run's folder: its best model so far, with its tokenizer
@@ -34,10 +36,11 @@ _ASIDE = ".old.partial"
 
 
 @contextmanager
-def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER) -> Iterator[Path]:
+def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER, *, for_people: bool = False) -> Iterator[Path]:
     """A temporary folder to fill, which takes the place of `folder` once everything in it is on the disk.
 
-    If anything fails, `folder` is as it was before.
+    A manifest of its files is written last, unless they are for people, who may change them. If anything fails,
+    `folder` is as it was before.
     """
     folder = Path(os.path.realpath(folder))  # a link stays, and what it points to is replaced; "." has no name
     with disk_trouble(folder, remedy):
@@ -45,10 +48,12 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER) -> Itera
             raise FileExistsError(errno.EEXIST, "a file stands there", str(folder))
         folder.parent.mkdir(parents=True, exist_ok=True)
         # The leading dot and the suffix keep a half-written folder from ever being listed as a finished one.
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".partial", dir=folder.parent))
+        temporary = folder.parent / f".{folder.name}-{secrets.token_hex(4)}.partial"
+        temporary.mkdir()
         try:
             yield temporary
-            temporary.chmod(0o755)
+            if not for_people:
+                write_manifest(temporary)
             for path in (*temporary.rglob("*"), temporary):
                 _to_disk(path)
             _swap(temporary, folder)
@@ -139,7 +144,7 @@ def disk_trouble(where: Path, remedy: str = ANOTHER) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise TrellisError(f"the disk of {where} is full; make room or {remedy}.") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
             raise TrellisError(f"{where} cannot be written; {remedy}.") from error
         raise
 

@@ -10,7 +10,6 @@ learning (Xie et al. 2021) it is what a language model is held against.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -23,6 +22,7 @@ from trellis.errors import InputError, TrellisError
 from trellis.folders import whole_folder
 from trellis.inference.brief import brief
 from trellis.inference.draws import draw
+from trellis.json_files import write_json
 from trellis.models import HMM, HMMConfig
 from trellis.models.asking import asked_rows, probabilities
 from trellis.models.pretrained import Pretrained, load_pretrained
@@ -149,7 +149,7 @@ class Mixture:
             for name, model in zip(names, self.models, strict=True):
                 save_model(model, partial / name, tokenizer)
             told = {"concepts": names, "prior": self.prior_C.tolist()}
-            (partial / MIXTURE_FILE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            write_json(partial / MIXTURE_FILE, told)
 
     def _walk(self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """log p(token | before), log p(concept, tokens so far | before the batch) after each token, and the state."""

@@ -1,12 +1,12 @@
 """Models whose files changed or whose numbers are none: one sentence and exit code 2 from every command."""
 
-import json
+import re
 
 import pytest
 import torch
 
 from trellis import HMM, HMMConfig
-from trellis.models.storage import CHECKSUM
+from trellis.manifests import MANIFEST
 from trellis.models.tensor_files import read_tensors, write_tensors
 from trellis.text import WordTokenizer
 
@@ -37,11 +37,9 @@ def model(tmp_path, monkeypatch):
 
 
 def rewrite(model, **changes):
-    """Other weights, as of an older version: without a checksum."""
+    """Other weights, as of an older version: without a manifest."""
     write_tensors(model / "model.safetensors", read_tensors(model / "model.safetensors") | changes)
-    about = json.loads((model / "config.json").read_text())
-    del about[CHECKSUM]
-    (model / "config.json").write_text(json.dumps(about))
+    (model / MANIFEST).unlink()
 
 
 def refused(capsys, command):
@@ -69,11 +67,31 @@ def test_numbers_that_are_none_are_named(number, command, model, capsys):
 
 
 @every_command
-def test_weights_that_changed_are_found(command, model, capsys):
-    data = bytearray((model / "model.safetensors").read_bytes())
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_files_that_changed_are_found(name, command, model, capsys):
+    data = bytearray((model / name).read_bytes())
     data[-2] ^= 1
-    (model / "model.safetensors").write_bytes(data)
-    assert "model.safetensors has changed since it was written" in refused(capsys, command)
+    (model / name).write_bytes(data)
+    said = refused(capsys, command)
+    if name.startswith("tokenizer"):  # which is no JSON any more
+        assert re.search(rf"{name} is .*; fetch|{name} is .*: fetch|{name} has changed", said)
+    else:
+        assert f"{name} has changed since it was written: restore it, or delete manifest.json beside it" in said
+
+
+@every_command
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_files_that_are_missing_are_named(name, command, model, capsys):
+    (model / name).unlink()
+    assert name in refused(capsys, command)
+
+
+@every_command
+@pytest.mark.parametrize("nested", ["[", '{"a":'])
+def test_json_that_is_nested_too_deep_is_refused(nested, command, model, capsys):
+    (model / "config.json").write_text(nested * 100_000)
+    (model / MANIFEST).unlink()
+    assert "config.json is cut short or damaged (it is nested more than 64 deep)" in refused(capsys, command)
 
 
 @pytest.mark.parametrize("name", ["evaluate", "evaluate as JSON", "score", "sample"])

@@ -10,6 +10,7 @@ import torch
 
 from trellis.distillation import DistillSettings, distill, pipeline
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.models.supports import partition
 
@@ -114,8 +115,19 @@ def test_a_cache_from_another_teacher_is_refused(ask, own_cache, what):
     ask()
     (file,) = own_cache.glob("clusters-*/about.json" if what == "clusters" else "labels-*/200/about.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"teacher_hash": "other"}))
+    (file.parent / MANIFEST).unlink()
     with pytest.raises(TrellisError, match="holds a cache from another teacher: delete it"):
         ask()
+
+
+@pytest.mark.parametrize("name", ["clusters-*/centroids_SR.npy", "labels-*/200/labels.npy"])
+def test_a_number_that_changed_is_found_and_made_anew(ask, own_cache, name):
+    expected = np.array(ask().labels)
+    (file,) = own_cache.glob(name)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    assert np.array_equal(ask().labels, expected)
+    assert file.read_bytes() == whole
 
 
 def test_a_damaged_cache_is_made_anew(ask, own_cache):

@@ -61,5 +61,6 @@ def test_other_kinds_cannot_teach(words, tmp_path):
 def test_a_teacher_without_words_is_refused(saved):
     _, folder = saved
     (folder / "tokenizer.json").unlink()
+    (folder / "manifest.json").unlink()
     with pytest.raises(TrellisError, match=r"has no tokenizer\.json"):
         find_teacher(str(folder), 0).open(-1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST, read_manifest
 from trellis.models import HMM, HMMConfig, load_model, storage, tensor_files
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.registry import config_class, model_class
@@ -14,6 +15,12 @@ from trellis.text import WordTokenizer, load_tokenizer
 from .makers import CONFIGS, VOCABULARY, every_config, every_kind, make, make_kind, random_ids
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c", "d", "e"])
+
+
+def rewrite(folder, text):
+    """Another config.json, as of somebody who means it: without a manifest."""
+    (folder / "config.json").write_text(text)
+    (folder / MANIFEST).unlink(missing_ok=True)
 
 
 def contents(folder):
@@ -84,7 +91,9 @@ def test_double_precision_survives(tmp_path):
 
 
 def test_the_tokenizer_goes_along_and_nothing_is_pickled(saved):
-    assert sorted(contents(saved)) == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert sorted(contents(saved)) == sorted([*files, MANIFEST])
+    assert sorted(read_manifest(saved)) == files
     assert load_tokenizer(saved).fingerprint() == WORDS.fingerprint()
     assert json.loads((saved / "config.json").read_text())["tokenizer"] == WORDS.fingerprint()
     for data in contents(saved).values():
@@ -105,6 +114,7 @@ def test_loading_leaves_the_generator_alone(saved):
 def test_a_file_cut_short_is_refused(name, share, saved):
     data = (saved / name).read_bytes()
     (saved / name).write_bytes(data[: int(share * len(data))])
+    (saved / MANIFEST).unlink()
     with pytest.raises(TrellisError, match=f"{name} is cut short or damaged"):
         HMM.from_pretrained(saved)
 
@@ -142,13 +152,13 @@ def test_no_folder_at_all(tmp_path):
 )
 def test_another_configuration_is_refused(change, sentence, saved):
     config = json.loads((saved / "config.json").read_text())
-    (saved / "config.json").write_text(json.dumps(config | change))
+    rewrite(saved, json.dumps(config | change))
     with pytest.raises(TrellisError, match=sentence):
         HMM.from_pretrained(saved)
 
 
 def test_json_that_is_no_object_is_refused(saved):
-    (saved / "config.json").write_text("[1]")
+    rewrite(saved, "[1]")
     with pytest.raises(TrellisError, match="does not hold a JSON object"):
         HMM.from_pretrained(saved)
 
@@ -213,7 +223,7 @@ def test_other_kinds_are_the_same_in_both_formats(tmp_path):
         model.eval().save_pretrained(folder)
         about = json.loads((folder / "config.json").read_text())
         assert about["format"] == storage.FORMAT == 2
-        (folder / "config.json").write_text(json.dumps(about | {"format": 1}))
+        rewrite(folder, json.dumps(about | {"format": 1}))
         assert torch.equal(load_model(folder).score(random_ids(2, 5, 7))[0], model.score(random_ids(2, 5, 7))[0])
         (folder / "config.json").write_text(json.dumps(about | {"format": 3}))
         with pytest.raises(TrellisError, match="another version of Trellis"):
@@ -255,7 +265,7 @@ def test_a_disk_that_fills_under_the_weights_is_a_full_disk(saved, monkeypatch):
 def test_saving_again_replaces_the_old_model_whole(saved):
     model = HMM(CONFIGS[-1], seed=1)
     model.save_pretrained(saved)
-    assert sorted(contents(saved)) == ["config.json", "model.safetensors"]
+    assert sorted(contents(saved)) == ["config.json", MANIFEST, "model.safetensors"]
     assert HMM.from_pretrained(saved).config == CONFIGS[-1]
     assert list(saved.parent.iterdir()) == [saved]
 

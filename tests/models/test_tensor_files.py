@@ -1,6 +1,7 @@
 """Tensors on disk that are not what they were, or not what they must be, are refused in one sentence."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -8,11 +9,12 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST, checksum
 from trellis.models import HMM, HMMConfig, load_model
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.models.storage import CHECKSUM, WEIGHTS
-from trellis.models.tensor_files import Shape, check_finite, checksum, numbers_in, read_tensors, write_tensors
+from trellis.models.tensor_files import Shape, check_finite, numbers_in, read_tensors, write_tensors
 
 from .makers import VOCABULARY, make_kind, random_ids
 
@@ -24,12 +26,13 @@ def told(folder):
 def tell(folder, **changes):
     about = {name: value for name, value in (told(folder) | changes).items() if value is not None}
     (folder / "config.json").write_text(json.dumps(about))
+    (folder / MANIFEST).unlink(missing_ok=True)
 
 
 def rewrite(folder, **changes):
-    """Other tensors in a saved model, as of an older version: no checksum is told."""
+    """Other tensors in a saved model, as of an older version: without a manifest."""
     write_tensors(folder / WEIGHTS, read_tensors(folder / WEIGHTS) | changes)
-    tell(folder, **{CHECKSUM: None})
+    (folder / MANIFEST).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -38,9 +41,20 @@ def saved(tmp_path):
     return tmp_path / "model"
 
 
-def test_the_checksum_is_that_of_the_file(saved):
-    assert told(saved)[CHECKSUM] == checksum(saved / WEIGHTS)
+def test_numbers_are_counted_without_reading_them(saved):
     assert numbers_in(saved / WEIGHTS) == 4 + 4 * 4 + 7 * 4
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_weights_may_be_read_by_those_who_may_read_any_new_file(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        HMM(HMMConfig(7, 4), seed=0).save_pretrained(tmp_path / "model")
+        modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {0o666 & ~umask}
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o777 & ~umask
 
 
 def test_any_bit_of_the_weights_that_changes_is_found(saved):
@@ -55,10 +69,15 @@ def test_any_bit_of_the_weights_that_changes_is_found(saved):
     load_model(saved)
 
 
-def test_a_folder_of_an_older_version_has_no_checksum_and_loads(saved):
+def test_folders_of_older_versions_have_no_manifest_and_load(saved):
+    """Some told the checksum of the weights in config.json, which still counts."""
     before = load_model(saved).score(random_ids(2, 5, 7))[0]
-    tell(saved, **{CHECKSUM: None})
-    assert torch.equal(load_model(saved).score(random_ids(2, 5, 7))[0], before)
+    for about in ({}, {CHECKSUM: checksum(saved / WEIGHTS)}):
+        tell(saved, **about)
+        assert torch.equal(load_model(saved).score(random_ids(2, 5, 7))[0], before)
+    tell(saved, **{CHECKSUM: "0" * 64})
+    with pytest.raises(TrellisError, match="safetensors has changed since it was written"):
+        load_model(saved)
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST
 from trellis.text import BrownTree, MemoryCorpus, WordTokenizer, brown_clusters, prepare, read_paths, write_paths
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "cat", "dog", "sees"])
@@ -52,13 +53,18 @@ def test_a_missing_file_is_said():
         read_paths(Path("nowhere"), WORDS)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no array", b"PK", "cut", "header", "another vocabulary", "zeros"])
-def test_damaged_clusters_are_found_anew(tmp_path, damage):
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("damage", [b"", b"no array", b"PK", "cut", "header", "another vocabulary", "zeros", "other"])
+def test_damaged_clusters_are_found_anew(tmp_path, damage, listed):
     text = prepare(MemoryCorpus("text", ("cat sees dog", "dog sees cat", "cat sees cat")), WORDS, tmp_path, quiet=True)
     found = brown_clusters(text, 2)
-    path = text.folder / "brown-2.npy"
+    path = text.folder / "brown-2" / "clusters.npy"
     whole = path.read_bytes()
-    if damage in ("another vocabulary", "zeros"):
+    if not listed:
+        (path.parent / MANIFEST).unlink()
+    if damage == "other":
+        np.save(path, 1 - found if listed else found)  # sound clusters, of which only the manifest knows better
+    elif damage in ("another vocabulary", "zeros"):
         np.save(path, np.zeros(3 if damage != "zeros" else 5, dtype=np.int64))
     else:
         path.write_bytes({"cut": whole[:-5], "header": whole[:20] + b"([" + whole[22:]}.get(damage, damage))

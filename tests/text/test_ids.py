@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from trellis.errors import InputError, TrellisError
 from trellis.folders import default_cache
+from trellis.manifests import MANIFEST
 from trellis.text import (
     IdFile,
     IntegerTokenizer,
@@ -189,6 +190,7 @@ def test_a_cache_that_cannot_be_made_is_said(tmp_path):
 def test_a_killed_prepare_is_never_taken_for_whole(tmp_path):
     script = f"""
 import os, signal, sys
+from trellis.manifests import MANIFEST
 from trellis.text import MemoryCorpus, WordTokenizer, ids, prepare
 ids._BATCH_CHARACTERS = 1
 class Deadly(MemoryCorpus):
@@ -231,6 +233,9 @@ def test_a_file_cut_short_is_refused_by_open_and_mended_by_prepare(tmp_path, nam
 def test_broken_meta_is_refused(tmp_path, damage):
     folder = prepare(CORPUS, WORDS, tmp_path).folder
     (folder / "meta.json").write_text(damage)
+    with pytest.raises(TrellisError, match=r"meta\.json has changed"):
+        IdFile.open(folder)
+    (folder / MANIFEST).unlink()
     with pytest.raises(TrellisError, match=r"meta\.json is broken"):
         IdFile.open(folder)
 
@@ -239,10 +244,56 @@ def test_another_format_and_an_empty_folder_are_refused(tmp_path):
     folder = prepare(CORPUS, WORDS, tmp_path).folder
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps({**meta, "format": 0}))
+    (folder / MANIFEST).unlink()
     with pytest.raises(TrellisError, match="another version"):
         IdFile.open(folder)
     with pytest.raises(TrellisError, match="holds no prepared ids"):
         IdFile.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tokens": "8"}, {"tokens": -1}, {"tokens": 8.0}, {"documents": True}, {"vocab_size": 0}, {"vocab_size": 10**18},
+     {"eos_id": 99}, {"eos_id": "1"}, {"corpus": 3}, {"fingerprint": None}, {"unknown": 10**19}],
+    ids=str,
+)  # fmt: skip
+def test_meta_of_other_types_or_sizes_is_refused(tmp_path, change):
+    folder = prepare(CORPUS, WORDS, tmp_path).folder
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | change))
+    (folder / MANIFEST).unlink()
+    with pytest.raises(TrellisError, match=r"meta\.json is broken"):
+        IdFile.open(folder)
+
+
+DAMAGES = {
+    "an id outside of the vocabulary": ("ids.bin", "<u2", 3, 5),
+    "an end before the one before it": ("documents.bin", "<i8", 1, 1),
+    "an end before the text": ("documents.bin", "<i8", 0, -1),
+    "a last end that is not the last": ("documents.bin", "<i8", -1, 7),
+}
+
+
+@pytest.mark.parametrize(("name", "dtype", "place", "value"), DAMAGES.values(), ids=DAMAGES)
+def test_numbers_that_changed_are_found_with_a_manifest_and_without(tmp_path, name, dtype, place, value):
+    folder = prepare(CORPUS, WORDS, tmp_path).folder
+    numbers = np.fromfile(folder / name, dtype)
+    numbers[place] = value
+    numbers.tofile(folder / name)
+    with pytest.raises(TrellisError, match=f"{name} has changed since it was written"):
+        IdFile.open(folder)
+    (folder / MANIFEST).unlink()
+    with pytest.raises(TrellisError, match=f"{name} is broken; delete"):
+        IdFile.open(folder)
+    assert prepare(CORPUS, WORDS, tmp_path).ids.tolist() == [2, 3, 1, 1, 4, 0, 2, 1]
+
+
+def test_another_id_of_the_vocabulary_is_found_by_the_manifest(tmp_path):
+    folder = prepare(CORPUS, WORDS, tmp_path).folder
+    np.array([2, 3, 1, 1, 4, 0, 3, 1], "<u2").tofile(folder / "ids.bin")
+    with pytest.raises(TrellisError, match=r"ids.bin has changed since it was written"):
+        IdFile.open(folder)
+    assert prepare(CORPUS, WORDS, tmp_path).ids.tolist() == [2, 3, 1, 1, 4, 0, 2, 1]
 
 
 def test_a_corpus_without_tokens_is_refused(tmp_path):

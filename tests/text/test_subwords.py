@@ -88,7 +88,7 @@ def test_bad_folders(tmp_path):
     with pytest.raises(TrellisError, match="not a sound tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(TrellisError, match=r"tokenizer_config\.json is not sound JSON"):
+    with pytest.raises(TrellisError, match=r"tokenizer_config\.json is cut short or damaged"):
         load_tokenizer(tmp_path)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST
 from trellis.models import HMM
 from trellis.models.tensor_files import read_tensors, write_tensors
 from trellis.training import checkpoints
@@ -50,9 +51,10 @@ def tell(folder, **changes):
     path = folder / "place.json"
     about = {name: value for name, value in (json.loads(path.read_text()) | changes).items() if value != "absent"}
     path.write_text(json.dumps(about))
+    (folder / MANIFEST).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("name", ["training.safetensors", "model.safetensors"])
+@pytest.mark.parametrize("name", ["training.safetensors", "model.safetensors", "place.json", "config.json"])
 def test_a_checkpoint_whose_numbers_changed_is_refused(name, tmp_path):
     folder = checkpoints.save(tmp_path, make_model(0), WORDS, PLACE, {"0.step": torch.ones(4)}, torch.rand(4, 3), 2)
     data = bytearray((folder / name).read_bytes())
@@ -62,8 +64,11 @@ def test_a_checkpoint_whose_numbers_changed_is_refused(name, tmp_path):
         checkpoints.load(folder, "fingerprint")
 
 
-def test_a_checkpoint_of_an_older_version_has_no_checksum(tmp_path):
+def test_a_checkpoint_of_an_older_version_has_no_manifest(tmp_path):
     folder = checkpoints.save(tmp_path, make_model(0), WORDS, PLACE, {}, torch.rand(4, 3), keep=2)
+    tell(folder, sha256="0" * 64)
+    with pytest.raises(TrellisError, match=r"training\.safetensors has changed since it was written"):
+        checkpoints.load(folder, "fingerprint")
     tell(folder, sha256="absent")
     assert checkpoints.load(folder, "fingerprint")[0] == PLACE
     write_tensors(folder / "training.safetensors", {"state": torch.full((4, 3), torch.nan)})

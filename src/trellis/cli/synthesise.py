@@ -71,7 +71,7 @@ def run(
         )  # fmt: skip
         mixture, tokenizer = draw_mixture(settings), IntegerTokenizer(vocab_size)
     tokens = 0
-    with whole_folder(out) as folder:
+    with whole_folder(out, for_people=True) as folder:
         mixture.save_pretrained(folder / MIXTURE_FOLDER, tokenizer)
         with (folder / DOCUMENTS_FILE).open("w", encoding="utf-8") as file:
             for record in draw_documents(mixture, tokenizer, documents, length, seed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,8 @@ from trellis.distillation.reading import Reader
 from trellis.distillation.settings import DistillSettings
 from trellis.distillation.vectors import Vectors, collect
 from trellis.errors import TrellisError
+from trellis.json_files import read_object, write_json
+from trellis.manifests import check_listed
 from trellis.progress import Progress
 
 if TYPE_CHECKING:
@@ -70,19 +71,21 @@ class Codebook(NamedTuple):
         for name, array in zip(_ARRAYS, arrays, strict=True):
             if array is not None:
                 np.save(folder / f"{name}.npy", array)
-        (folder / _ABOUT).write_text(json.dumps(self.about, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / _ABOUT, self.about)
 
     @classmethod
     def load(cls, folder: Path) -> Codebook | None:
         """Read what `save` wrote; None if it is absent or damaged, for both are mended by making it anew."""
         try:
-            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
             paths = [folder / f"{name}.npy" for name in _ARRAYS]
+            for path in (folder / _ABOUT, *paths):
+                check_listed(path)
+            about = read_object(folder / _ABOUT)
             arrays = [np.load(path, allow_pickle=False) if path.exists() else None for path in paths]
-        except (OSError, ValueError):
+        except (TrellisError, OSError, ValueError, EOFError):
             return None
         centroids_SR, used_S, mean_R, axes_RP, head_VR = arrays
-        if centroids_SR is None or used_S is None or not isinstance(about, dict):
+        if centroids_SR is None or used_S is None:
             return None
         projection = None if mean_R is None or axes_RP is None else Projection(mean_R, axes_RP)
         return cls(centroids_SR, used_S, projection, head_VR, about)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
@@ -14,6 +13,9 @@ from numpy.typing import NDArray
 
 from trellis.distillation.codebook import Labeller
 from trellis.distillation.reading import Reader
+from trellis.errors import TrellisError
+from trellis.json_files import read_object, write_json
+from trellis.manifests import check_listed
 from trellis.progress import Progress
 
 _LABELS, _ABOUT = "labels.npy", "about.json"
@@ -29,11 +31,13 @@ class Labels(NamedTuple):
     def load(cls, folder: Path, tokens: int) -> Labels | None:
         """Map what `write` wrote for a text of so many tokens; None if it is absent or damaged."""
         try:
-            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            for name in (_ABOUT, _LABELS):
+                check_listed(folder / name)
+            about = read_object(folder / _ABOUT)
             values = np.load(folder / _LABELS, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError):
+        except (TrellisError, OSError, ValueError, EOFError):
             return None
-        return cls(values, about) if values.shape == (tokens,) and isinstance(about, dict) else None
+        return cls(values, about) if values.shape == (tokens,) and values.dtype == np.int32 else None
 
 
 def write(
@@ -60,7 +64,7 @@ def write(
     seconds = time.monotonic() - began
     rate = (count - known) / seconds if known < count else None
     made = {"tokens": count, "label_seconds": seconds, "tokens_per_second": rate, **usage(labels[:count], states)}
-    (folder / _ABOUT).write_text(json.dumps(about | made, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / _ABOUT, about | made)
 
 
 def usage(labels: NDArray[np.int32], states: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from trellis.folders import (
     whole_folder,
     write_atomically,
 )
+from trellis.json_files import read_json
 from trellis.progress import Progress, counted
 from trellis.settings import nearest
 from trellis.text import IdFile
@@ -83,24 +84,16 @@ def sample_text(
     """
     work = _Work(find_teacher(name, settings.seed, data_dir), settings, SPLITS.index(split), quiet)
     folder = work.folder / f"{work.name}-{settings.tokens}"
-    if found := _whole(folder):
+    if found := IdFile.found(folder):
         return found
     with disk_trouble(work.folder, _REMEDY), one_at_a_time(work.folder):
-        if not _whole(folder):
+        if not IdFile.found(folder):
             work.folder.mkdir(parents=True, exist_ok=True)
             clear_partial(work.folder)
             work.sample()
             with whole_folder(folder, _REMEDY) as partial:
                 work.cut(partial)
     return IdFile.open(folder)
-
-
-def _whole(folder: Path) -> IdFile | None:
-    """Open what is there; absent and damaged are the same, for both are mended by making it anew."""
-    try:
-        return IdFile.open(folder)
-    except TrellisError:
-        return None
 
 
 class _Work:
@@ -171,10 +164,12 @@ class _Work:
     def _state(self) -> _State:
         """How far an earlier process came; nowhere if its files are damaged."""
         try:
-            state = _State(**json.loads((self.folder / _STATE).read_text(encoding="utf-8")))
+            state = _State(**read_json(self.folder / _STATE))
             itemsize = id_dtype(self.speaker.tokenizer.vocab_size).itemsize
             there = [(self.folder / file).stat().st_size for file in (_IDS, _DOCUMENTS)]
         except (OSError, ValueError, TypeError):
+            return _State()
+        if not all(type(number) is int and number >= 0 for number in state):
             return _State()
         return state if there[0] >= state.tokens * itemsize and there[1] >= state.documents * 8 else _State()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import shutil
 import weakref
 from os import PathLike
@@ -19,7 +18,7 @@ from trellis.errors import InputError, TrellisError
 from trellis.fitting import asking
 from trellis.fitting.checking import Integers
 from trellis.fitting.recognising import recognise
-from trellis.models import HMM, HMMConfig
+from trellis.models import HMM, HMMConfig, storage
 from trellis.models.pretrained import FITTED_FILE, Pretrained, load_pretrained
 from trellis.text import IntegerTokenizer, Tokenizer
 
@@ -35,6 +34,17 @@ class About(NamedTuple):
     length: int = LENGTH  # of a sample
     perplexity: float | None = None  # on the validation data
     unigram: float | None = None  # of a unigram there
+
+    @classmethod
+    def read(cls, told: dict[str, Any], folder: Path) -> About:
+        """What `save` wrote, its types checked."""
+        absent = type(None)
+        types = {"kind": (str,), "running": (bool,), "column": (str, absent), "length": (int,)}
+        types |= {"perplexity": (float, absent), "unigram": (float, absent)}
+        sound = all(type(value) in types.get(name, ()) for name, value in told.items()) and "running" in told
+        if not sound or told.get("kind") not in ("strings", "tokens", "integers") or told.get("length", 1) < 1:
+            raise TrellisError(f"{folder / FITTED_FILE} was not written by trellis.fit: restore it, or delete it.")
+        return cls(**told)
 
 
 class Fitted:
@@ -107,8 +117,7 @@ class Fitted:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model for `Fitted.load`, `trellis.load_model` and every command."""
-        self.model.save_pretrained(folder, self.tokenizer)
-        (Path(folder) / FITTED_FILE).write_text(json.dumps(self.about._asdict(), indent=2) + "\n", encoding="utf-8")
+        storage.save(self.model, folder, self.tokenizer, {FITTED_FILE: self.about._asdict()})
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Fitted:
@@ -118,7 +127,7 @@ class Fitted:
         if not isinstance(model, HMM):
             raise TrellisError(f"{folder} holds a model without hidden states, {model.config.kind}: use load_model.")
         if told := loaded.fitted():
-            return cls(model, tokenizer, About(**told))
+            return cls(model, tokenizer, About.read(told, loaded.folder))
         return cls(model, tokenizer, About("integers" if isinstance(tokenizer, IntegerTokenizer) else "strings", True))
 
     def _ids(self, data: Any, lengths: Any, *, end: bool) -> list[Integers]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from trellis.config import run_of
 from trellis.errors import TrellisError
 from trellis.evaluation import PROTOCOLS
 from trellis.hf.configuration import END
+from trellis.json_files import parse_json
 from trellis.models import storage
 from trellis.models.pretrained import FITTED_FILE
 from trellis.progress import counted
@@ -52,7 +52,7 @@ def _validations(path: Path) -> list[float]:
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(float(json.loads(line)["valid_perplexity"]))
+            found.append(float(parse_json(line, infinite=True)["valid_perplexity"]))
         except (ValueError, KeyError, TypeError):  # another kind of line, or one cut short
             continue
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from os import PathLike
 from pathlib import Path
@@ -15,17 +14,21 @@ from trellis.errors import TrellisError
 from trellis.folders import disk_trouble
 from trellis.hf.card import CARD_FILE, card, figures_of, ours
 from trellis.hf.configuration import END, NESTED, OURS, START, TrellisConfig
+from trellis.json_files import write_json
+from trellis.manifests import MANIFEST, write_manifest
 from trellis.models import Model, storage
 from trellis.models.pretrained import Pretrained, load_pretrained
 from trellis.models.registry import config_class, load_model, model_class
 from trellis.settings import build
 from trellis.text import Tokenizer
+from trellis.text.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from trellis.text.tokenizer import TOKENIZER_FILE, read_config
 
 if TYPE_CHECKING:
     from trellis.hf.modeling import TrellisForCausalLM
 
 CONFIG_FILE = "config.json"
+TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG)
 BOOKKEEPING = ("model_type", "format", "tokenizer", storage.CHECKSUM)  # of Trellis's entry, what is no setting
 HUB = ("revision", "cache_dir", "token", "local_files_only", "force_download")  # which files of a repository are meant
 CHANGED = ("quantization_config", "load_in_8bit", "load_in_4bit", "gguf_file", "state_dict")  # other numbers than saved
@@ -135,7 +138,7 @@ def _complete_tokens(config: TrellisConfig, folder: Path, tokenizer: Tokenizer) 
 
 
 def write(model: TrellisForCausalLM, folder: str | PathLike[str]) -> dict[str, Any]:
-    """Write every file whole, the configuration last; what it says of the weights tells those of another time."""
+    """Write every file whole, the manifest last: by it, weights and configuration of different times are told apart."""
     folder = Path(folder)
     with disk_trouble(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +146,7 @@ def write(model: TrellisForCausalLM, folder: str | PathLike[str]) -> dict[str, A
             about = _write_all(model, Path(name))
             if (folder / CARD_FILE).exists() and not ours(folder / CARD_FILE):
                 (Path(name) / CARD_FILE).unlink()  # what people wrote themselves stays
-            for path in sorted(Path(name).iterdir(), key=lambda path: path.name == CONFIG_FILE):
+            for path in sorted(Path(name).iterdir(), key=lambda path: path.name == MANIFEST):
                 path.replace(folder / path.name)
     return about
 
@@ -152,7 +155,8 @@ def _write_all(model: TrellisForCausalLM, folder: Path) -> dict[str, Any]:
     storage.write(model.model, folder, model.tokenizer)
     own = storage.read_about(folder)
     about: dict[str, Any] = {**model.config.to_diff_dict(), NESTED: own}
-    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CONFIG_FILE, about)
+    write_manifest(folder, leaving_out=TOKENIZER_FILES)  # which tokenizers of transformers write there themselves
     model.generation_config.save_pretrained(folder)
     (folder / CARD_FILE).write_text(card(model), encoding="utf-8")
     return about

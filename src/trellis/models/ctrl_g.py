@@ -7,7 +7,6 @@ is a logarithm is told by its name: names that end with `_exp` are probabilities
 
 from __future__ import annotations
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,8 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.folders import whole_folder
+from trellis.json_files import write_json
+from trellis.manifests import MANIFEST
 from trellis.models.hmm import HMM
 from trellis.models.hmm_config import HMMConfig
 from trellis.models.storage import WEIGHTS, read_json
@@ -136,10 +137,10 @@ def write_ctrl_g(model: HMM, folder: str | PathLike[str], eos_id: int) -> None:
     with whole_folder(folder) as partial:
         write_tensors(partial / WEIGHTS, {name: tensor.float().cpu() for name, tensor in tensors.items()})
         told = {"hidden_states": config.states, "vocab_size": config.vocab_size, "eos_token_id": eos_id}
-        (partial / CONFIG_FILE).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        write_json(partial / CONFIG_FILE, told)
 
 
 def _refuse_other_contents(folder: Path) -> None:
     """Only such a folder may be replaced: whatever else stands there would be lost."""
-    if folder.is_dir() and any(entry.name not in (WEIGHTS, CONFIG_FILE) for entry in folder.iterdir()):
+    if folder.is_dir() and any(entry.name not in (WEIGHTS, CONFIG_FILE, MANIFEST) for entry in folder.iterdir()):
         raise TrellisError(f"{folder} holds other files, which would be lost: choose another folder.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -14,7 +14,9 @@ from torch.autograd.graph import increment_version
 
 from trellis.errors import TrellisError
 from trellis.folders import BEST, places, whole_folder
-from trellis.models.tensor_files import DAMAGED, Shape, numbers_in, read_tensors, write_tensors
+from trellis.json_files import read_object, write_json
+from trellis.manifests import check_listed
+from trellis.models.tensor_files import Shape, numbers_in, read_tensors, write_tensors
 from trellis.settings import build
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ FORMAT = 2  # HMMs of format 1 had other parts; a model of any other kind is the
 RUN_FILE = "config.yaml"  # a run's settings, in its folder; the run's best model so far lies beside it in `best`
 OURS = "trellis_"  # begins the model_type of every kind of model here, and the kind's name ends it
 RANDOM = "random:"  # before a model's name: one of its shape with fresh weights
-WEIGHTS, CHECKSUM = "model.safetensors", "sha256"  # a model's tensors, and the name of their checksum in config.json
+WEIGHTS = "model.safetensors"
+CHECKSUM = (
+    "sha256"  # of the weights, in folders of versions that wrote no manifest: in their config.json, or place.json
+)
 SIZES = ("vocab_size", "states", "blocks", "width", "hidden", "layers", "heads", "order", "memory")
 SMALL = 1 << 12  # a size that does no harm, whether or not the model makes use of it
 NESTED = "trellis"  # holds what Trellis knows of a model whose config.json is otherwise that of another library
@@ -42,11 +47,18 @@ class Savable(Protocol):
         """Hash of all that decides the ids."""
 
 
-def save(model: Model, folder: str | PathLike[str], tokenizer: Savable | None) -> None:
-    """Write the model and its tokenizer as one folder, all or nothing; an older model there makes way."""
+def save(
+    model: Model, folder: str | PathLike[str], tokenizer: Savable | None, beside: Mapping[str, Any] | None = None
+) -> None:
+    """Write the model and its tokenizer as one folder, all or nothing; an older model there makes way.
+
+    What is to lie `beside` them is written as JSON, into files of these names.
+    """
     _refuse_other_contents(Path(folder))
     with whole_folder(folder) as temporary:
         write(model, temporary, tokenizer)
+        for name, value in (beside or {}).items():
+            write_json(temporary / name, value)
 
 
 def _refuse_other_contents(folder: Path) -> None:
@@ -70,21 +82,16 @@ def write(model: Model, folder: Path, tokenizer: Savable | None) -> None:
         own["tokenizer"] = tokenizer.fingerprint()
     theirs = model.transformers_config()
     about = theirs | {NESTED: own} if theirs else own
-    own[CHECKSUM] = write_tensors(folder / WEIGHTS, tensors_of(model))
-    (folder / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_tensors(folder / WEIGHTS, tensors_of(model))
+    write_json(folder / "config.json", about)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, refusing a file that is missing or cut short."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise TrellisError(f"there is no {path.name} in {path.parent}: give the folder of a trained model.") from None
-    except (ValueError, OSError, RecursionError):
-        raise TrellisError(f"{path} {DAMAGED}.") from None
-    if not isinstance(found, dict):
-        raise TrellisError(f"{path} does not hold a JSON object: it was not written by Trellis.")
-    return found
+def read_json(path: Path, *, infinite: bool = False) -> dict[str, Any]:
+    """Read a JSON object of a model's folder, refusing a file that is missing, damaged, or not as it was written."""
+    check_listed(path)
+    if not path.is_file():
+        raise TrellisError(f"there is no {path.name} in {path.parent}: give the folder of a trained model.")
+    return read_object(path, infinite=infinite)
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trellis.errors import TrellisError
+from trellis.manifests import check_listed, checksum
 
 DAMAGED = "is cut short or damaged: restore it or use an older checkpoint"
 
@@ -35,21 +35,17 @@ class Shape(NamedTuple):
         return cls(tuple(tensor.shape), kind)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Write tensors as safetensors, with the operating system's own error if the disk is full; the file's checksum."""
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors as safetensors, with the operating system's own error if the disk is full."""
+    path.touch()
+    permissions = path.stat().st_mode & 0o777  # those of any new file; the library's are for the owner alone
     try:
         save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
     except SafetensorError as error:  # it wraps every error of the disk in a type of its own
         if number := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
         raise
-    return checksum(path)
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    path.chmod(permissions)
 
 
 def numbers_in(path: Path) -> int:
@@ -65,14 +61,15 @@ def numbers_in(path: Path) -> int:
 
 
 def read_tensors(path: Path, told: object = None) -> dict[str, Tensor]:
-    """Read safetensors, refusing a file that is missing, cut short, or not the one whose checksum was told."""
+    """Read safetensors, refusing a file that is missing, cut short, or not as the folder's manifest says.
+
+    Folders of older versions have no manifest; some of them told the file's SHA-256 beside it.
+    """
     numbers_in(path)  # which refuses what is no such file at all, and says so rather than that it changed
+    check_listed(path)
     try:
         if told is not None and checksum(path) != told:
-            raise TrellisError(
-                f"{path} has changed since it was written, its checksum is another: restore it or use an older "
-                "checkpoint."
-            )
+            raise TrellisError(f"{path} has changed since it was written: restore it or use an older checkpoint.")
         return load_file(path)
     except FileNotFoundError:
         raise _missing(path) from None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import disk_trouble, one_at_a_time, write_atomically
+from trellis.folders import disk_trouble, one_at_a_time, whole_folder, write_atomically
+from trellis.manifests import check_listed
 from trellis.text.brown import BrownTree, brown
 from trellis.text.ids import IdFile
 from trellis.text.tokenizer import Tokenizer
+
+_CLUSTERS = "clusters.npy"
 
 
 def write_paths(path: Path, tree: BrownTree, tokenizer: Tokenizer, count_V: NDArray[np.int64]) -> None:
@@ -24,27 +26,27 @@ def write_paths(path: Path, tree: BrownTree, tokenizer: Tokenizer, count_V: NDAr
 
 
 def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
-    """The Brown cluster of every type, V; found once for a text and kept beside its ids.
+    """The Brown cluster of every type, V; found once for a text and kept in a folder beside its ids.
 
     Processes that want the same at the same time wait for the first one to find it.
     """
-    path = text.folder / f"brown-{clusters}.npy"
-    if (known_V := _known(path, text, clusters)) is not None:  # before the lock: no permission to write is needed
+    folder = text.folder / f"brown-{clusters}"
+    if (known_V := _known(folder, text, clusters)) is not None:  # before the lock: no permission to write is needed
         return known_V
-    with disk_trouble(path), one_at_a_time(path):
-        if (known_V := _known(path, text, clusters)) is not None:
+    with disk_trouble(folder), one_at_a_time(folder):
+        if (known_V := _known(folder, text, clusters)) is not None:
             return known_V
         cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
-        content = io.BytesIO()
-        np.save(content, cluster_V)
-        write_atomically(path, content.getvalue())
+        with whole_folder(folder) as partial:
+            np.save(partial / _CLUSTERS, cluster_V)
     return cluster_V
 
 
-def _known(path: Path, text: IdFile, clusters: int) -> NDArray[np.int64] | None:
+def _known(folder: Path, text: IdFile, clusters: int) -> NDArray[np.int64] | None:
     """Clusters found before; absent and damaged are the same, for both are mended by finding them anew."""
     try:
-        found = np.load(path)
+        check_listed(folder / _CLUSTERS)
+        found = np.load(folder / _CLUSTERS, allow_pickle=False)
     except Exception:  # a damaged header can raise anything at all
         return None
     whole = isinstance(found, np.ndarray) and found.shape == (text.meta.vocab_size,) and found.dtype == np.int64

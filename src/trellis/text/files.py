@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -20,6 +19,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
+from trellis.json_files import parse_json
 
 if TYPE_CHECKING:
     _Unpacker = zlib._Decompress | zstandard.ZstdDecompressionObj  # the first is a name of zlib's types alone
@@ -193,8 +193,8 @@ def _decoded(path: Path, lines: Iterator[bytes]) -> Iterator[tuple[int, str]]:
 
 def _text_of(path: Path, number: int, line: str) -> str:
     try:
-        record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+        record = parse_json(line, infinite=True)
+    except ValueError as error:
         raise TrellisError(f"{path} line {number} is not JSON ({error}); mend it or take it out.") from error
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):

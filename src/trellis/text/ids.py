@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from trellis.errors import InputError, TrellisError
 from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
+from trellis.json_files import read_json, write_json
+from trellis.manifests import check_listed
 from trellis.progress import Progress, counted, short_number
 from trellis.text.corpora import Corpus
 from trellis.text.files import ignore
@@ -82,7 +84,26 @@ class IdFile:
             file = path / name
             if not file.is_file() or file.stat().st_size != size:
                 raise TrellisError(f"{file} is missing or cut short; delete {path} and prepare the corpus again.")
-        return cls(path, meta)
+            check_listed(file)
+        found = cls(path, meta)
+        found._check()
+        return found
+
+    @classmethod
+    def found(cls, folder: Path) -> IdFile | None:
+        """Open what is there; absent and damaged are the same, for both are mended by making it anew."""
+        try:
+            return cls.open(folder)
+        except TrellisError:
+            return None
+
+    def _check(self) -> None:
+        """Refuse ids outside of the vocabulary and documents that do not follow each other, whoever wrote them."""
+        if int(self.ids.max()) >= self.meta.vocab_size:
+            raise _broken(self.folder / _IDS)
+        ends = self.documents
+        if int(ends[0]) < 0 or int(ends[-1]) != self.meta.tokens or bool((ends[1:] < ends[:-1]).any()):
+            raise _broken(self.folder / _DOCUMENTS)
 
     def named(self, corpus: str) -> IdFile:
         """The same ids by the name that the corpus was asked for: another of the same text may have been the first."""
@@ -111,8 +132,7 @@ class IdFile:
         path.mkdir(parents=True)
         ids.tofile(path / _IDS)
         ends.tofile(path / _DOCUMENTS)
-        meta = _meta_of(ids, ends, tokenizer, name)
-        (path / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+        write_json(path / META_FILE, asdict(_meta_of(ids, ends, tokenizer, name)))
         return cls.open(path)
 
     @classmethod
@@ -135,7 +155,7 @@ class IdFile:
                 text = decoded(document, tokenizer)
                 words, length = words + len(text.split()) + 1, length + len(text.encode()) + 1
         meta = replace(_meta_of(ids, np.asarray(ends, "<i8"), tokenizer, name), bytes=length, words=words)
-        (path / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+        write_json(path / META_FILE, asdict(meta))
         return cls.open(path)
 
 
@@ -191,23 +211,14 @@ def prepare(
     cache = Path(cache_dir) if cache_dir is not None else default_cache()
     writer = _Writer(corpus, tokenizer, max_tokens)
     folder = cache / writer.key()
-    if found := _whole(folder):  # before the lock, so that a cache without write permission serves too
+    if found := IdFile.found(folder):  # before the lock, so that a cache without write permission serves too
         return found.named(corpus.name)
     with disk_trouble(cache, _REMEDY), one_at_a_time(folder):
-        if not _whole(folder):
+        if not IdFile.found(folder):
             clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
             with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
-                meta = writer.write(partial, bar)
-                (partial / META_FILE).write_text(json.dumps(asdict(meta), indent=2), encoding="utf-8")
+                write_json(partial / META_FILE, asdict(writer.write(partial, bar)))
     return IdFile.open(folder).named(corpus.name)
-
-
-def _whole(folder: Path) -> IdFile | None:
-    """Open what is there; absent and damaged are the same, for both are mended by making it anew."""
-    try:
-        return IdFile.open(folder)
-    except TrellisError:
-        return None
 
 
 class _Writer:
@@ -296,11 +307,27 @@ def _read_meta(folder: Path) -> IdMeta:
     path = folder / META_FILE
     if not path.is_file():
         raise TrellisError(f"{folder} holds no prepared ids; prepare the corpus first.")
+    check_listed(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         meta = IdMeta(**{field.name: found[field.name] for field in fields(IdMeta)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise TrellisError(f"{path} is broken; delete {folder} and prepare the corpus again.") from error
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise _broken(path) from error
     if meta.format != _FORMAT:
         raise TrellisError(f"{folder} was made by another version of trellis; prepare the corpus again.")
+    if not _is_sound(meta):
+        raise _broken(path)
     return meta
+
+
+def _is_sound(meta: IdMeta) -> bool:
+    """Whether all that is said of some ids is of the type that it must be, and no number impossible."""
+    words = (meta.corpus, meta.content_hash, meta.fingerprint)
+    counts = (meta.vocab_size, meta.tokens, meta.documents, meta.bytes, meta.words, meta.unknown)
+    sound = all(isinstance(word, str) for word in words) and all(type(n) is int and 0 <= n < 2**63 for n in counts)
+    end = 0 if meta.eos_id is None else meta.eos_id
+    return sound and meta.tokens > 0 < meta.documents and type(end) is int and 0 <= end < meta.vocab_size <= 2**32
+
+
+def _broken(path: Path) -> TrellisError:
+    return TrellisError(f"{path} is broken; delete {path.parent} and prepare the corpus again.")

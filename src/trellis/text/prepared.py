@@ -96,7 +96,7 @@ def _beginning(corpus: PreparedCorpus, tokenizer: Tokenizer, tokens: int) -> IdF
     told = json.dumps([_FORMAT, "beginning", corpus.content_hash(), tokens])
     folder = default_cache() / hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
     with disk_trouble(folder, _REMEDY), one_at_a_time(folder):
-        if not is_prepared(folder):
+        if not IdFile.found(folder):
             clear_partial(folder.parent, folder.name)
             ends = corpus.ids.documents[: int(np.searchsorted(corpus.ids.documents, tokens)) + 1]
             with whole_folder(folder, _REMEDY) as partial:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trellis.errors import TrellisError
 from trellis.folders import default_cache, write_atomically
+from trellis.json_files import read_json
 from trellis.progress import Progress
 
 _SKIPPED = {
@@ -60,7 +61,7 @@ def _sentences() -> tuple[tuple[str, str], ...]:
     """Every sentence and its split; kept on disk, because parsing the library takes seconds."""
     path = default_cache() / f"pydocs-{_edition()}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or damaged: made again
-        return tuple((sentence, side) for sentence, side in json.loads(path.read_text(encoding="utf-8")))
+        return tuple((sentence, side) for sentence, side in read_json(path))
     found = _read_library()
     with contextlib.suppress(OSError):  # a cache that cannot be written costs seconds, not the corpus
         path.parent.mkdir(parents=True, exist_ok=True)

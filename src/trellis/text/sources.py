@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,10 +172,12 @@ def _learnt_before(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer
     key = hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
     folder = default_cache() / f"tokenizer-{key}"
     with disk_trouble(folder), one_at_a_time(folder):
-        if not folder.exists():
-            tokenizer = learn_tokenizer(corpus, data, quiet)
-            with whole_folder(folder) as temporary:
-                tokenizer.save(temporary)
+        if folder.exists():
+            with suppress(TrellisError):  # damaged: learnt anew
+                return load_tokenizer(folder)
+        tokenizer = learn_tokenizer(corpus, data, quiet)
+        with whole_folder(folder) as temporary:
+            tokenizer.save(temporary)
     return load_tokenizer(folder)
 
 

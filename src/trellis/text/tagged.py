@@ -145,7 +145,7 @@ def write_untagged(
     }
     if folder.is_dir() and any(entry.name not in (*files, LABELS_FILE) for entry in folder.iterdir()):
         raise TrellisError(f"{folder} holds other files, which would be lost: choose another folder.")
-    with whole_folder(folder) as partial:
+    with whole_folder(folder, for_people=True) as partial:
         for name, text in files.items():
             (partial / name).write_text(text, encoding="utf-8")
         np.save(partial / LABELS_FILE, labels)

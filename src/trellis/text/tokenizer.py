@@ -12,6 +12,8 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.errors import InputError, TrellisError
 from trellis.folders import BEST
+from trellis.json_files import read_object
+from trellis.manifests import check_listed
 from trellis.settings import closest
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -67,7 +69,26 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
         integers.KIND: integers.IntegerTokenizer.load,
     }
     folder = _folder(Path(folder))
-    return ours.get(read_config(folder).get("trellis_kind"), SubwordTokenizer.load)(folder)
+    kind = read_config(folder).get("trellis_kind")
+    loaded = ours.get(kind if isinstance(kind, str) else None, SubwordTokenizer.load)(folder)
+    _check_unchanged(folder, loaded)
+    return loaded
+
+
+def _check_unchanged(folder: Path, loaded: Tokenizer) -> None:
+    """Refuse files that are not as the manifest says, unless the model beside them was trained with the same ids.
+
+    Tokenizers of the transformers library may be saved into a model's folder, and spell the same in other words.
+    """
+    try:
+        for name in (TOKENIZER_FILE, CONFIG_FILE):
+            check_listed(folder / name)
+    except TrellisError:
+        path = folder / "config.json"
+        about = read_object(path) if path.exists() else {}
+        about = about.get("trellis", about)
+        if not isinstance(about, dict) or about.get("tokenizer") != loaded.fingerprint():
+            raise
 
 
 def _folder(folder: Path) -> Path:
@@ -91,14 +112,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, or say which file is broken."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TrellisError(f"{path} is not sound JSON ({error}); fetch or save the tokenizer again.") from error
-    if not isinstance(value, dict):
-        raise TrellisError(f"{path} is not a JSON object; fetch or save the tokenizer again.")
-    return value
+    """Read a JSON object of a tokenizer's folder, or say which file is broken."""
+    return read_object(path, "fetch or save the tokenizer again")
 
 
 def read_vocabulary(folder: Path) -> list[str]:
@@ -125,10 +140,10 @@ def write_folder(folder: Path, tokenizer: HuggingFaceTokenizer, **settings: str 
         settings["split_special_tokens"] = True
     if settings.get("eos_token") is not None:
         settings |= {"pad_token": settings["eos_token"], "padding_side": "left"}
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / TOKENIZER_FILE))
     known = {name: value for name, value in settings.items() if value is not None}
     config = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **known}, ensure_ascii=False, indent=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / TOKENIZER_FILE))
     (folder / CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
 
 

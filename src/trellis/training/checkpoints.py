@@ -6,7 +6,6 @@ and the loop's place beside it, so that any checkpoint can be scored, sampled fr
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.folders import remove_folder, whole_folder
+from trellis.json_files import write_json
 from trellis.models import storage
 from trellis.models.model import Model
 from trellis.models.storage import Savable
@@ -59,9 +59,8 @@ def save(
         tensors = {f"learner.{name}": tensor for name, tensor in learner.items()}
         if state is not None:
             tensors["state"] = state
-        checksum = write_tensors(temporary / TRAINING, tensors)
-        about = {"format": FORMAT, storage.CHECKSUM: checksum, **asdict(place)}
-        (temporary / "place.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        write_tensors(temporary / TRAINING, tensors)
+        write_json(temporary / "place.json", {"format": FORMAT, **asdict(place)})
     for old in found(runs)[:-keep]:
         remove_folder(old)
     return folder
@@ -80,7 +79,7 @@ def begun(runs: Path) -> bool:
 
 def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Tensor], Tensor | None]:
     """A checkpoint's place, the model's tensors, the learner's, and the carried state."""
-    about: dict[str, Any] = storage.read_json(folder / "place.json")
+    about: dict[str, Any] = storage.read_json(folder / "place.json", infinite=True)
     if about.pop("format", None) != FORMAT:
         raise TrellisError(f"{folder} was written by another version of Trellis: start a new run folder.")
     checksum = about.pop(storage.CHECKSUM, None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from trellis.folders import write_atomically
+from trellis.json_files import parse_json
 from trellis.training.run_folder import BOARD, METRICS_FILE
 
 
@@ -42,6 +43,6 @@ class Metrics:
 def _update_of(line: bytes) -> float:
     """A line's update; a line cut short by a kill, or of bytes that are no text, comes after everything."""
     try:
-        return float(json.loads(line)["update"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return float(parse_json(line, infinite=True)["update"])
+    except (ValueError, KeyError, TypeError):
         return float("inf")
