@@ -226,10 +226,12 @@ def test_bad_settings_and_states_are_refused():
     parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 3}
     with pytest.raises(TrellisError, match="between 0 and 3 words"):
         HMMConfig(WORDS, STATES, memory=4, **parts)
-    with pytest.raises(TrellisError, match=r"needs model\.support=dense, model\.transition=low_rank"):
+    with pytest.raises(TrellisError, match=r"needs model\.transition=low_rank or hierarchical"):
         HMMConfig(WORDS, STATES, memory=1)
     with pytest.raises(TrellisError, match="memory_dropout needs a memory"):
         HMMConfig(WORDS, STATES, memory_dropout=0.3, **parts)
+    with pytest.raises(TrellisError, match=r"leave model\.dropout out"):
+        HMMConfig(WORDS, STATES, memory=1, dropout=0.3, **parts)
     plain = HMM(HMMConfig(WORDS, STATES, **parts), seed=0).double()
     with pytest.raises(TrellisError, match="does not belong to 5 rows of this model"):
         model_of().score(texts(), plain.score(texts())[1])

@@ -11,7 +11,9 @@ from trellis.ops.block_columns import Spans, block_columns
 from trellis.ops.cells import Cells, scalar_pairs
 from trellis.ops.columns import low_rank_columns, scalar_columns
 from trellis.ops.distinct import Distinct
+from trellis.ops.log_pulls import log_pull
 from trellis.ops.log_totals import log_totals
+from trellis.ops.moved_totals import moved_log_totals
 from trellis.ops.overlapping_columns import (
     Entries,
     normalise_by_state,
@@ -69,6 +71,12 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], list[Tensor], list[Tensor
     "normalise_by_state": (lambda x, lists_VK: normalise_by_state(x, lists_VK, 5), [drawn(4, 2)], [LISTS_VK]),
     "overlapping_logits": (overlapping_logits, [drawn(4, 3), drawn(5, 3), drawn(4)], [LISTS_VK]),
     "overlapping_log_totals": (totals_of_some, [drawn(4, 3), drawn(2, 3), drawn(4)], [LISTS_VK, SOME]),
+    "log_pull": (lambda a, b, pair: log_pull(a, pair, b), [drawn(3, 2, 4).abs(), drawn(5, 2)], [torch.arange(5) % 3]),
+    "moved_log_totals": (
+        moved_log_totals,
+        [drawn(2, 3, 4), drawn(6, 4), drawn(5, 4)],
+        [torch.tensor([0, 1, 1, 0, 1])],
+    ),
     "push": (lambda a, b, pair: push(a, pair, b), [drawn(3, 2, 4), drawn(5, 4)], [torch.tensor([0, 2, 2, 1, 0])]),
     "pull": (lambda a, b, pair: pull(a, pair, b), [drawn(3, 2, 4), drawn(5, 2)], [torch.tensor([0, 2, 2, 1, 0])]),
 }

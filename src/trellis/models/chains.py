@@ -18,8 +18,7 @@ from trellis.inference.chain import begun_or_not, carried, empty_rows_keep, firs
 from trellis.inference.transitions import crossings
 from trellis.models.asking import Asked
 from trellis.models.encoders import Vectors
-from trellis.models.lists import Crossing, Listed
-from trellis.models.remembering import remembering_chain
+from trellis.models.lists import AfterWords, Crossing, Listed
 from trellis.models.supports import Support, TakingPart
 from trellis.ops.pairs import Pairs
 from trellis.ops.precision import widened
@@ -31,11 +30,8 @@ if TYPE_CHECKING:
 Stepper = Callable[[Tensor, Tensor], Tensor]  # from N states into lists M×J, [to, from]
 
 
-def chain_of(model: Distributions, asked: Asked) -> Chain:
-    """The chain of a batch."""
-    asked = asked.ready(model)
-    if model.memory is not None:
-        return remembering_chain(model, asked)
+def plain_chain(model: Distributions, asked: Asked) -> Chain:
+    """The chain of a batch that is ready, of a model whose states remember no words."""
     if model.support is None:
         return _dense_chain(model, asked)
     if asked.missing_BT is not None:
@@ -65,7 +61,7 @@ def _dense_chain(model: Distributions, asked: Asked) -> Chain:
     if all_there:
         return chain
     chain = chain._replace(lists_GS=states_S[None], list_BT=torch.zeros_like(asked.ids_BT))
-    return _carrying_all_states(model, asked, chain)
+    return carrying_all_states(model, asked, chain)
 
 
 def _dense_first(
@@ -91,7 +87,7 @@ def _dense_first(
     return begun_or_not(log_first_BS, fresh_B1, log_start), None
 
 
-def _carrying_all_states(model: Distributions, asked: Asked, chain: Chain) -> Chain:
+def carrying_all_states(model: Distributions, asked: Asked, chain: Chain) -> Chain:
     """The same chain, whose tokens have the states of lists; what it carries on is over all states."""
     lists_GJ, list_BT = chain.lists_GS, chain.list_BT
     assert lists_GJ is not None
@@ -111,34 +107,50 @@ def _carrying_all_states(model: Distributions, asked: Asked, chain: Chain) -> Ch
 
 def _block_chain(model: Distributions, support: Support, asked: Asked) -> Chain:
     """Every token has the states of its word's block, and a step crosses the matrix of a pair of blocks."""
-    taking_part = model.taking_part(labelled=asked.labels_BT is not None)
-    blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
-    vectors = model.vectors(lambda: _all_involved(taking_part, asked.state))
-    listed, alive_GJ = model.listed(vectors, taking_part, blocks_G)
-    code_P, pair_BT = (list_BT[:, :-1] * len(blocks_G) + list_BT[:, 1:]).unique(return_inverse=True)
-    pairs = Pairs(code_P // max(1, len(blocks_G)), code_P % max(1, len(blocks_G)))
-    crossing = Crossing(listed, listed, blocks_G, alive_GJ, pairs, taking_part.all_S)
+    crossing, list_BT, pair_BT = block_crossing(model, support, asked, asked.state)
     # The pairs first: on the way back the few rows of the first belief come before their whole table, and are added
     # in place.
-    into_PJK = model.transition.into(vectors, crossing)
-    pair_BT = torch.nn.functional.pad(pair_BT, (1, 0))[:, : list_BT.shape[1]]
-    log_first_BJ = _log_first(model, asked.state, list_BT, crossing)
-    log_columns_NJ, index_BT, scaled = _block_columns(model, support, listed, blocks_G, asked.ids_BT)
+    transition = block_pairs(model, crossing, pair_BT)
+    log_first_BJ = log_first(model, asked.state, list_BT, crossing)
+    log_columns_NJ, index_BT, scaled = block_columns(model, support, crossing.to, crossing.block_G, asked.ids_BT)
     chain = Chain(
         log_first_BJ,
-        BlockPairs(into_PJK, pair_BT, lambda chosen_N: model.transition.log_into(vectors, crossing, chosen_N)),
+        transition,
         log_columns_NJ,
         index_BT,
         asked.lengths_B,
         lists_GS=crossing.to.lists_NK,
         list_BT=list_BT,
-        labels_BT=_places(asked, support) if asked.labels_BT is not None else None,
+        labels_BT=places(asked, support),
         scaled=scaled,
     )
-    return _carrying_all_states(model, asked, chain)
+    return carrying_all_states(model, asked, chain)
 
 
-def _block_columns(
+def block_crossing(
+    model: Distributions, support: Support, asked: Asked, belief_BS: Tensor | None
+) -> tuple[Crossing, Tensor, Tensor]:
+    """The steps of a batch between blocks, each pair of them once; the list of each token, and the pair that leads
+    to it.
+    """
+    taking_part = model.taking_part(labelled=asked.labels_BT is not None)
+    blocks_G, list_BT = support.block_V[asked.ids_BT].unique(return_inverse=True)
+    vectors = model.vectors(lambda: _all_involved(taking_part, belief_BS))
+    listed, alive_GJ = model.listed(vectors, taking_part, blocks_G)
+    code_P, pair_BT = (list_BT[:, :-1] * len(blocks_G) + list_BT[:, 1:]).unique(return_inverse=True)
+    pairs = Pairs(code_P // max(1, len(blocks_G)), code_P % max(1, len(blocks_G)))
+    pair_BT = torch.nn.functional.pad(pair_BT, (1, 0))[:, : list_BT.shape[1]]
+    return Crossing(listed, listed, blocks_G, alive_GJ, pairs, taking_part.all_S), list_BT, pair_BT
+
+
+def block_pairs(model: Distributions, crossing: Crossing, pair_BT: Tensor) -> BlockPairs:
+    """The matrices of a batch's pairs of blocks, and where they are crossed."""
+    vectors, part = crossing.to.source, model.transition
+    into_PJK = part.into(vectors, crossing)
+    return BlockPairs(into_PJK, pair_BT, lambda chosen_N: part.log_into(vectors, crossing, chosen_N))
+
+
+def block_columns(
     model: Distributions, support: Support, listed: Listed, blocks_G: Tensor, ids_BT: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
     """What `model.columns` gives of the words in the states listed of their blocks, N×J."""
@@ -154,8 +166,13 @@ def _all_involved(taking_part: TakingPart, state: Tensor | None) -> Tensor:
     return involved_S.nonzero().flatten()
 
 
-def _log_first(model: Distributions, state: Tensor | None, list_BT: Tensor, crossing: Crossing) -> Tensor:
-    """log p(first state) of each row, among the states of its first token's list."""
+def log_first(
+    model: Distributions, state: Tensor | None, list_BT: Tensor, crossing: Crossing, moved_BR: Tensor | None = None
+) -> Tensor:
+    """log p(first state) of each row, among the states of its first token's list.
+
+    Where states remember words, those of each row have moved its vectors by `moved_BR`.
+    """
     lists_GJ = crossing.to.lists_NK
     if list_BT.shape[1] == 0:
         return next(model.parameters()).new_zeros(len(list_BT), lists_GJ.shape[1])
@@ -163,7 +180,7 @@ def _log_first(model: Distributions, state: Tensor | None, list_BT: Tensor, cros
     if state is None:
         return _log_start_of_lists(model, list_B, crossing)
     state, fresh_B1 = carried(state)
-    log_first_BJ = _log_pushed(model, state, list_B, crossing)
+    log_first_BJ = _log_pushed(model, state, list_B, crossing, moved_BR)
     return (
         log_first_BJ
         if fresh_B1 is None
@@ -179,12 +196,14 @@ def _log_start_of_lists(model: Distributions, list_B: Tensor, crossing: Crossing
     return log_first_BJ.masked_fill(~crossing.alive_GJ[list_B], -torch.inf)
 
 
-def _log_pushed(model: Distributions, state: Tensor, list_B: Tensor, crossing: Crossing) -> Tensor:
+def _log_pushed(
+    model: Distributions, state: Tensor, list_B: Tensor, crossing: Crossing, moved_BR: Tensor | None
+) -> Tensor:
     """log of each row's belief one step on, among the states of its first token's list."""
     lists_GJ = crossing.to.lists_NK
     # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
     width = max([1, *(state > 0).sum(1).cpu().tolist()])
-    if width > model.block_size and not model.training and not torch.is_grad_enabled():
+    if width > model.block_size and moved_BR is None and not model.training and not torch.is_grad_enabled():
         # A gap has spread the belief: piece by piece.
         first_BS = push_beliefs(model, crossing.to.source, state, lists_GJ[list_B])
         return first_BS.gather(1, lists_GJ[list_B]).log()
@@ -192,14 +211,16 @@ def _log_pushed(model: Distributions, state: Tensor, list_B: Tensor, crossing: C
     carried_BK = belief_BK > 0  # a row that has fewer is filled up with a state that takes part, and no belief in it
     belief_BK, from_BK = belief_BK.where(carried_BK, 0.0), from_BK.where(carried_BK, crossing.kept_S[:1])
     pairs = Pairs(torch.arange(len(state), device=state.device), list_B)
-    from_ = Listed(crossing.to.source, from_BK)
-    into_BJK = model.transition.into(crossing.to.source, crossing._replace(from_=from_, pairs=pairs, few=True))
+    source = crossing.to.source
+    from_ = Listed(source, from_BK) if moved_BR is None else AfterWords(source, from_BK, moved_BR)
+    into_BJK = model.transition.into(source, crossing._replace(from_=from_, pairs=pairs, few=True))
     return log_belief((into_BJK * belief_BK.unsqueeze(1)).sum(-1), torch.empty(0))
 
 
-def _places(asked: Asked, support: Support) -> Tensor:
+def places(asked: Asked, support: Support) -> Tensor | None:
     """Given states as places in the block of their word; −1 stays."""
-    assert asked.labels_BT is not None
+    if asked.labels_BT is None:
+        return None
     states_BTK = support.states_MK[support.block_V[asked.ids_BT]]
     place_BT = torch.searchsorted(states_BTK, asked.labels_BT[..., None].clamp_min(0)).squeeze(-1)
     place_BT = place_BT.clamp_max(states_BTK.shape[2] - 1)
@@ -222,7 +243,7 @@ def _streamed_chain(model: Distributions, support: Support, asked: Asked) -> Cha
     vectors, everything = model.vectors(model.everything), model.everything_taking_part()
     listed, _ = model.listed(vectors, everything, blocks_G)
     words_N, index_BT = asked.ids_BT.unique(return_inverse=True)
-    log_seen_NK, place_N, _ = _block_columns(model, support, listed, blocks_G, words_N)
+    log_seen_NK, place_N, _ = block_columns(model, support, listed, blocks_G, words_N)
     log_seen_NK, lists_NK = log_seen_NK.index_select(0, place_N), support.states_MK[support.block_V[words_N]]
     log_columns_NS = log_seen_NK.new_full((len(words_N) + 1, model.config.states), -torch.inf)
     log_columns_NS[:-1].scatter_(1, lists_NK, log_seen_NK)
@@ -246,7 +267,7 @@ def _streamed_first(log_start_S: Tensor, asked: Asked, transition: Streamed) -> 
     if asked.state is None or asked.ids_BT.shape[1] == 0:
         return log_start_S.expand(len(asked.ids_BT), -1)
     state, fresh_B1 = carried(asked.state)
-    pushed = [_push(transition.into, belief_S, transition.lists(row, 0)) for row, belief_S in enumerate(state)]
+    pushed = [push_into(transition.into, belief_S, transition.lists(row, 0)) for row, belief_S in enumerate(state)]
     log_first_BS = torch.stack(pushed).log() if pushed else state.clone()
     return begun_or_not(log_first_BS, fresh_B1, lambda: log_start_S)
 
@@ -260,11 +281,11 @@ def push_beliefs(model: Distributions, vectors: Vectors, belief_BS: Tensor, ente
     """Beliefs over all states one step on, B×S: into all states, or those of one list a row."""
     lists = [all_lists(model)] * len(belief_BS) if enter_BJ is None else [enter_J[None] for enter_J in enter_BJ]
     into, _ = stepper(model, vectors)
-    pushed = [_push(into, belief_S, enter_MJ) for belief_S, enter_MJ in zip(belief_BS, lists, strict=True)]
+    pushed = [push_into(into, belief_S, enter_MJ) for belief_S, enter_MJ in zip(belief_BS, lists, strict=True)]
     return torch.stack(pushed) if pushed else belief_BS
 
 
-def _push(into: Stepper, belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
+def push_into(into: Stepper, belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
     """A belief one step on into lists of states, S, from the states that carry it; zero elsewhere."""
     pushed_S = torch.zeros_like(belief_S)
     for from_N, part_MJ in crossings(belief_S.nonzero().T, enter_MJ):
@@ -272,15 +293,19 @@ def _push(into: Stepper, belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
     return pushed_S
 
 
-def stepper(model: Distributions, vectors: Vectors) -> tuple[Stepper, Stepper]:
-    """How matrices from some states into lists of others are made, (M·J)×N: probabilities, and float64 logarithms."""
+def stepper(model: Distributions, vectors: Vectors, moved_R: Tensor | None = None) -> tuple[Stepper, Stepper]:
+    """How matrices from some states into lists of others are made, (M·J)×N: probabilities, and float64 logarithms.
+
+    Where states remember words, these have moved the vectors by which states are left.
+    """
     kept_S = model.everything()
 
     def crossing(from_N: Tensor, enter_MJ: Tensor) -> Crossing:
         number_M = torch.arange(len(enter_MJ), device=enter_MJ.device)
         block_M = enter_MJ[:, 0] // model.block_size  # of overlapping subsets: nothing, but those are flat
         pairs = Pairs(torch.zeros_like(number_M), number_M)
-        return Crossing(Listed(vectors, from_N[None]), Listed(vectors, enter_MJ), block_M, None, pairs, kept_S)
+        from_ = Listed(vectors, from_N[None]) if moved_R is None else AfterWords(vectors, from_N[None], moved_R[None])
+        return Crossing(from_, Listed(vectors, enter_MJ), block_M, None, pairs, kept_S)
 
     def into(from_N: Tensor, enter_MJ: Tensor) -> Tensor:
         return model.transition.into(vectors, crossing(from_N, enter_MJ)).flatten(0, 1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.inference.chain import begun_or_not, carried, scaled
+from trellis.models import remembering, remembering_blocks
 from trellis.models.asking import state_of_rows
 from trellis.models.budgets import within_budget
 from trellis.models.chains import push_beliefs
@@ -21,7 +22,8 @@ from trellis.models.kept import Kept
 from trellis.models.lists import Listed
 from trellis.models.memory import Memory
 from trellis.models.model import Model, ModelConfig, drawn_from
-from trellis.models.remembering import Remembered, push, whichever_word
+from trellis.models.remembering import Remembered, whichever_word
+from trellis.models.remembering_blocks import rows_after, rows_after_any_word
 from trellis.models.starts import STARTS
 from trellis.models.supports import Support, TakingPart, any_support, shortened, thinned, thinned_everywhere
 from trellis.models.tensor_files import check_finite
@@ -205,7 +207,7 @@ class Distributions(Model):
     def _pushed(self, state: Tensor) -> Tensor:
         """Beliefs one step on, B×S."""
         if self.memory is not None:
-            return push(self, state)
+            return remembering.push(self, state) if self.support is None else remembering_blocks.push(self, state)
         if self.support is not None:
             return push_beliefs(self, self.vectors(self.everything), state)
         between = self.transition.between
@@ -225,8 +227,10 @@ class Distributions(Model):
 
     def _after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
         """p(next state | state, words), N×S, where states remember words, the newest first."""
+        if self.support is not None:
+            return rows_after(self, states_N, words_NM)
         belief_NS = torch.nn.functional.one_hot(states_N, self.config.states).to(next(self.parameters()))
-        return push(self, Remembered(belief_NS, words_NM).joined())
+        return remembering.push(self, Remembered(belief_NS, words_NM).joined())
 
     @torch.no_grad()
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,7 +245,7 @@ class Distributions(Model):
         """
         states_N = states_N.to(self.device)
         if self.config.memory == 1:
-            return whichever_word(self)[states_N]
+            return whichever_word(self)[states_N] if self.support is None else rows_after_any_word(self, states_N)
         return self.transition.log_rows(self.vectors(self.everything), states_N, self.everything()).exp()
 
     @torch.no_grad()

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from trellis import inference
 from trellis.errors import TrellisError
+from trellis.models import remembering, remembering_blocks
 from trellis.models.asking import Asked
-from trellis.models.chains import chain_of
-from trellis.models.remembering import gap_words
+from trellis.models.chain_of import chain_of
 from trellis.progress import counted
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def _fill_rows(model: Questions, asked: Asked) -> Tensor:
     inner_N = place_N + 1 < chain.lengths()[row_N]
     if bool(inner_N.any()):
         next_NS = smoothed.posterior_BTS[row_N[inner_N], place_N[inner_N] + 1]
+        gap_words = (remembering if model.support is None else remembering_blocks).gap_words
         weight_NV[inner_N] = gap_words(model, belief_NS[inner_N], next_NS).to(weight_NV)
     return weight_NV
 

@@ -46,7 +46,7 @@ class HMMConfig(ModelConfig):
     inputs: Literal["states", "text"] = "states"  # pretrained: fresh embeddings of states, or those of the text's words
     architecture: str | None = None  # pretrained: the network's shape, found in its folder when the model is made
     bias: bool = False  # low-rank emission: a bias a word
-    memory: int = 0  # words that the next state depends on besides the state: 0 is a plain HMM; needs a dense support
+    memory: int = 0  # last words that the next state depends on too: 0 is a plain HMM; needs a transition of vectors
     memory_dropout: float = 0.0  # share of the remembered words' vectors left out of a training batch
     dropout: float = 0.0  # share of every block's states left out of a training batch
     init_scale: float | None = None  # spread of fresh vectors; by default width^-1/2 if networks end in a norm, and
@@ -73,10 +73,13 @@ class HMMConfig(ModelConfig):
             raise TrellisError(f"model.memory must lie between 0 and 3 words, not {self.memory}.")
         if not 0 <= self.memory_dropout < 1:
             raise TrellisError(f"model.memory_dropout must be at least 0 and below 1, not {self.memory_dropout}.")
-        if self.memory and (self.support != "dense" or self.transition != "low_rank" or self.dropout):
+        if self.memory and (self.transition not in ("low_rank", "hierarchical") or self.support == "uniform"):
             raise TrellisError(
-                "model.memory needs model.support=dense, model.transition=low_rank and no model.dropout."
+                "model.memory needs model.transition=low_rank or hierarchical, and a support of other than uniform "
+                "subsets."
             )
+        if self.memory and self.support == "dense" and self.dropout:
+            raise TrellisError("model.memory with model.support=dense needs every state: leave model.dropout out.")
         if self.memory_dropout and not self.memory:
             raise TrellisError("model.memory_dropout needs a memory: set model.memory=1.")
 

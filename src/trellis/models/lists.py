@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,32 @@ class Listed:
             self.by_role[role] = self.source.vectors(role, self.encoded)
         return self.by_role[role]
 
+    def once(self, name: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """One number a distinct state, U, made when first asked for where the vectors last."""
+        return self.source.once(name, self.distinct.states_U, make)
+
+
+class AfterWords(Listed):
+    """Lists of states that are left after words, which move the vectors of each list by one of their own, N×R."""
+
+    def __init__(self, vectors: Vectors, lists_NK: Tensor, moved_NR: Tensor) -> None:
+        super().__init__(vectors, lists_NK)
+        self.moved_NR = moved_NR
+        self.plain, self.distinct = self.distinct, Distinct(lists_NK.flatten(), None, lists_NK.shape)
+
+    def vectors(self, role: str) -> Tensor:
+        """The vectors of every place of the lists, I×R: moved in the role of leaving."""
+        if role not in self.by_role:
+            encoded = self.source.encode(self.plain.states_U)
+            spread_NKR = self.plain.spread(self.source.vectors(role, encoded))
+            spread_NKR = spread_NKR + self.moved_NR.unsqueeze(1) if role == "leaving" else spread_NKR
+            self.by_role[role] = spread_NKR.flatten(0, 1)
+        return self.by_role[role]
+
+    def once(self, name: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """One number a place, I: no state alone decides it."""
+        return make(self.distinct.states_U)
+
 
 class Crossing(NamedTuple):
     """Steps from some lists of states to others.
@@ -42,6 +69,8 @@ class Crossing(NamedTuple):
     pairs      which list is left for which
     kept_S     all states that take part, ascending, over which a flat transition is normalised
     few        whether these are few beside other steps of the batch, to whose gradient theirs will be added
+    weighed    whether words will weigh the steps and normalise them anew: then no block is drawn first, and a flat
+               normaliser is a constant
     """
 
     from_: Listed
@@ -51,6 +80,7 @@ class Crossing(NamedTuple):
     pairs: Pairs
     kept_S: Tensor
     few: bool = False
+    weighed: bool = False
 
     def entering(self) -> tuple[Tensor, Pairs]:
         """How the states of the lists are entered, G×J×R, and the pairs; where pairs are few, so are these lists."""

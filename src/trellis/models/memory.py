@@ -54,15 +54,18 @@ class Memory(nn.Module):
         self.words = nn.Parameter(torch.zeros(config.memory, config.vocab_size, config.width))
         self.dropout = config.memory_dropout
 
-    def log_enter(self, entering_SR: Tensor, words_KM: Tensor) -> Tensor:
-        """c_x[z′] of these contexts, K×S; a word that is not there adds nothing."""
+    def vectors(self, words_KM: Tensor) -> Tensor:
+        """d_x of these contexts, K×R; a word that is not there adds nothing."""
         there_KM1 = (words_KM >= 0).unsqueeze(-1)
         chosen = [
             words_VR.index_select(0, words_K.clamp_min(0)) * there_K1
             for words_VR, words_K, there_K1 in zip(self.words, words_KM.T, there_KM1.unbind(1), strict=True)
         ]
-        sum_KR = functional.dropout(torch.stack(chosen).sum(0), self.dropout, self.training)
-        return (sum_KR @ entering_SR.T).to(entering_SR)
+        return functional.dropout(torch.stack(chosen).sum(0), self.dropout, self.training)
+
+    def log_enter(self, entering_SR: Tensor, words_KM: Tensor) -> Tensor:
+        """c_x[z′] of these contexts, K×S."""
+        return (self.vectors(words_KM) @ entering_SR.T).to(entering_SR)
 
 
 def log_totals(transition: Dense, log_enter_KS: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from trellis.inference.chain import check_lengths
 from trellis.inference.forward import possible
 from trellis.models import generation
 from trellis.models.asking import Asked, state_of_rows
-from trellis.models.chains import chain_of
+from trellis.models.chain_of import chain_of
 from trellis.models.distributions import Distributions
 from trellis.models.filling import Filled, fill
 from trellis.models.generation import Samples

@@ -44,6 +44,15 @@ class Remembered(NamedTuple):
         return torch.cat([self.belief_BS, self.words_BM.to(self.belief_BS)], 1)
 
 
+def refuse_gaps(model: Distributions) -> None:
+    """Refuse to sum over more words than one."""
+    if model.config.memory > 1:
+        raise TrellisError(
+            f"a gap in a text would be summed over all {model.config.memory}-word memories: ask a model with "
+            "model.memory=1."
+        )
+
+
 class _Steps:
     """What steps of a batch are made of: the plain transition, and what contexts add to it."""
 
@@ -64,11 +73,7 @@ class _Steps:
         return self.model.kept("gap", self._gap)
 
     def _gap(self) -> Tensor:
-        if self.model.config.memory > 1:
-            raise TrellisError(
-                f"a gap in a text would be summed over all {self.model.config.memory}-word memories: ask a model with "
-                "model.memory=1."
-            )
+        refuse_gaps(self.model)
         return gap_matrix(self.transition, self.model.log_emission(), self.log_enter_of_all())
 
     def of_all_words(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,7 +163,7 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
         torch.arange(batch * time, device=ids_BT.device).view(batch, time),
         asked.lengths_B,
         labels_BT=asked.labels_BT,
-        carry=_carrying(before, contexts, last_B),
+        carry=carrying(before, contexts, last_B),
         ahead=Ahead(log_total_KS.detach(), ahead_BT),
     )
 
@@ -183,7 +188,7 @@ def _with_gaps(steps: _Steps, after_gap_BT: Tensor) -> BlockPairs:
     return BlockPairs(into_PSS, after_gap_BT.long(), lambda chosen_N: widened(into_PSS.detach()[chosen_N]).log())
 
 
-def _carrying(before: Remembered, contexts: Contexts, last_B: Tensor) -> Callable[[Tensor], Tensor]:
+def carrying(before: Remembered, contexts: Contexts, last_B: Tensor) -> Callable[[Tensor], Tensor]:
     """From beliefs after each row's last token to the state carried on; a row without tokens ends as it began."""
 
     def carry(final_BS: Tensor) -> Tensor:

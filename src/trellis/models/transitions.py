@@ -59,11 +59,11 @@ class LowRankTransition(TransitionPart):
     def __init__(self, config: HMMConfig, blocks: int) -> None:
         super().__init__()
 
-    def _log_block(self, leaving_NR: Tensor) -> Tensor | None:
+    def log_block(self, leaving_NR: Tensor) -> Tensor | None:
         """log p(block | state), N×M; None if flat."""
         return None
 
-    def _log_total(self, vectors: Vectors, from_: Listed, kept_S: Tensor) -> Tensor:
+    def log_total(self, vectors: Vectors, from_: Listed, kept_S: Tensor) -> Tensor:
         """The log of the sum over all states that take part, of each distinct state left, U."""
 
         def make(states_N: Tensor) -> Tensor:
@@ -71,18 +71,19 @@ class LowRankTransition(TransitionPart):
             leaving_NR = from_.vectors("leaving") if same else vectors.vectors("leaving", vectors.encode(states_N))
             return log_totals(leaving_NR, vectors.vectors("entering", vectors.encode(kept_S)))
 
-        return vectors.once("transition", from_.distinct.states_U, make)
+        return from_.once("transition", make)
 
     def into(self, vectors: Vectors, crossing: Crossing) -> Tensor:
         """Probabilities [pair, to, from] of a crossing's pairs."""
         leaving_UR, left = crossing.from_.vectors("leaving"), crossing.from_.distinct
         entering_GJR, pairs = crossing.entering()
-        log_block_UM, shift_FK = self._log_block(leaving_UR), None
+        log_block_UM, shift_FK = self.log_block(leaving_UR), None
         if log_block_UM is None:
-            shift_FK = left.spread(self._log_total(vectors, crossing.from_, crossing.kept_S))
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not crossing.weighed):
+                shift_FK = left.spread(self.log_total(vectors, crossing.from_, crossing.kept_S))
             scale_PK = crossing.unscaled(leaving_UR)
         else:
-            scale_PK = crossing.to_blocks(log_block_UM)
+            scale_PK = crossing.unscaled(leaving_UR) if crossing.weighed else crossing.to_blocks(log_block_UM)
         return crossing.alive(bilinear_pairs(left.spread(leaving_UR), entering_GJR, scale_PK, shift_FK, pairs))
 
     @torch.no_grad()
@@ -93,20 +94,24 @@ class LowRankTransition(TransitionPart):
         leaving_FKR = widened(crossing.from_.vectors("leaving")[place_FK])
         entering_NJR = widened(crossing.to.vectors("entering")[crossing.to.distinct.places()[to_N]])
         logits_NKJ = leaving_FKR[from_N] @ entering_NJR.transpose(1, 2)
-        log_block_FKM = self._log_block(leaving_FKR)
+        log_block_FKM = self.log_block(leaving_FKR)
         if log_block_FKM is None:
-            log_total_U = widened(self._log_total(vectors, crossing.from_, crossing.kept_S))
+            log_total_U = widened(self.log_total(vectors, crossing.from_, crossing.kept_S))
             log_NKJ = logits_NKJ - log_total_U[place_FK][from_N].unsqueeze(-1)
         else:
-            log_block_NK = log_block_FKM[from_N, :, crossing.block_G[to_N]]
-            log_NKJ = logits_NKJ.log_softmax(-1) + log_block_NK.unsqueeze(-1)
+            log_NKJ = logits_NKJ.log_softmax(-1)
+            if not crossing.weighed:
+                log_NKJ = log_NKJ + log_block_FKM[from_N, :, crossing.block_G[to_N]].unsqueeze(-1)
         return crossing.log_alive(log_NKJ.transpose(1, 2), chosen_N)
 
     def log_rows(self, vectors: Vectors, from_N: Tensor, to_S: Tensor) -> Tensor:
         """log p(next state | state) from some states to all that take part, N×S."""
-        leaving_NR = vectors.vectors("leaving", vectors.encode(from_N))
+        return self.log_rows_from(vectors.vectors("leaving", vectors.encode(from_N)), vectors, to_S)
+
+    def log_rows_from(self, leaving_NR: Tensor, vectors: Vectors, to_S: Tensor) -> Tensor:
+        """The same of states that are left by these vectors."""
         logits_NS = (leaving_NR @ vectors.vectors("entering", vectors.encode(to_S)).T).to(leaving_NR)
-        log_block_NM = self._log_block(leaving_NR)
+        log_block_NM = self.log_block(leaving_NR)
         return logits_NS.log_softmax(-1) if log_block_NM is None else _block_then_state(log_block_NM, logits_NS)
 
 
@@ -118,7 +123,8 @@ class HierarchicalTransition(LowRankTransition):
         self.blocks = nn.Parameter(torch.randn(blocks, config.width).mul_(config.scale))
         self.bias = nn.Parameter(torch.zeros(blocks))
 
-    def _log_block(self, leaving_NR: Tensor) -> Tensor | None:
+    def log_block(self, leaving_NR: Tensor) -> Tensor | None:
+        """log p(block | state), N×M."""
         with full_precision(leaving_NR.device):
             return (leaving_NR @ self.blocks.T.to(leaving_NR) + self.bias.to(leaving_NR)).log_softmax(-1)
 

@@ -66,6 +66,11 @@ def steps_of(model: HMM, class_V: NDArray[np.int32], classes: int) -> Steps:
             f"a constraint would be summed over all {model.config.memory}-word memories: ask a model with "
             "model.memory=1, or none."
         )
+    if model.memory is not None and model.support is not None:
+        raise TrellisError(
+            "a constraint is not for states in blocks that remember words: ask a model without model.memory, or one "
+            "with model.support=dense."
+        )
     return (Plain if model.memory is None else Remembering)(model, class_V, classes)
 
 
