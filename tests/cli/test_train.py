@@ -107,8 +107,10 @@ LOW_RANK = ["model.transition=low_rank", "model.emission=low_rank", "model.width
         [*LOW_RANK, "distill.centroids=true", "distill.head=true", "distill.frozen=300"],
         ["training.batching=streams", "model.support=brown", "model.blocks=2", *LOW_RANK],
         ["training.method=baum_welch"],
+        [*LOW_RANK, "model.memory=1"],
+        [*LOW_RANK, "model.memory=1", "model.support=brown", "model.blocks=2", "training.batching=streams"],
     ],
-    ids=["dense", "blocks", "embeddings", "streams", "Baum-Welch"],
+    ids=["dense", "blocks", "embeddings", "streams", "Baum-Welch", "memory", "memory of blocks"],
 )
 def test_a_run_begins_with_a_teachers_labels(capsys, texts, teacher, changes, tmp_path):
     out = tmp_path / "r"

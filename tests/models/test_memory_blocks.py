@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from trellis import TrellisError
 from trellis.models import HMM, HMMConfig
+from trellis.models.memory import Contexts
 from trellis.models.supports import Support, TakingPart
 
 BLOCK = torch.tensor([0, 1, 0, 1, 2, 0])
@@ -75,6 +76,17 @@ def pairs(model):
     twin = HMM(HMMConfig(WORDS, size), seed=0).double().eval()
     twin.set_tables(first, transition, words)
     return twin
+
+
+def number_of(model, context):
+    """The place of a context among those of `pairs`; −1 where there is no word."""
+    memory = model.config.memory
+    contexts = [
+        made + (-1,) * (memory - size)
+        for size in range(1, memory + 1)
+        for made in itertools.product(range(WORDS), repeat=size)
+    ]
+    return contexts.index(context)
 
 
 def texts(seed=0, batch=5, time=5):
@@ -306,6 +318,38 @@ def test_labels_given_score_the_path_and_its_text(transition):
         first, _, last = next(iter(paths))
         some = model.score(ids, labels_BT=torch.tensor([[first, -1, last]]))[0].sum().exp()
     assert_close(some, sum(paths[first, middle, last] for middle in states[1]))
+
+
+@pytest.mark.parametrize("given", ["all", "some"])
+def test_labels_are_scored_token_by_token_as_those_of_the_pairs(both, given):
+    model, twin = both
+    ids = texts()
+    generator = torch.Generator().manual_seed(1)
+    place = torch.randint(SIZE, ids.shape, generator=generator)
+    labels = SUPPORT.lists()[ids].gather(2, place[..., None]).squeeze(2)
+    contexts = Contexts.of(torch.full((5, model.config.memory), -1), ids, WORDS)
+    words = contexts.words_KM[contexts.place_BT1[:, 1:]]
+    places = torch.tensor([[number_of(model, tuple(context)) for context in row] for row in words.tolist()])
+    unknown = (torch.arange(25).view(5, 5) % 3 == 1) & (torch.tensor(given == "some"))
+    ours = model.score(ids, lengths_B=LENGTHS, labels_BT=labels.masked_fill(unknown, -1))[0]
+    theirs = twin.score(ids, None, LENGTHS, labels_BT=(places * STATES + labels).masked_fill(unknown, -1))[0]
+    assert_close(ours, theirs)
+
+
+def test_tokens_of_given_states_may_be_weighed_one_by_one():
+    model = model_of("hierarchical", encoder="table", width=2)
+    ids = texts(batch=2, time=3)
+    generator = torch.Generator().manual_seed(1)
+    place = torch.randint(SIZE, ids.shape, generator=generator)
+    labels = SUPPORT.lists()[ids].gather(2, place[..., None]).squeeze(2)
+    weight = torch.rand(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    model.forward = lambda: (model.score(ids, labels_BT=labels)[0] * weight).sum()
+
+    def total(*given):
+        return torch.func.functional_call(model, dict(zip(names, given, strict=True)), ())
+
+    assert torch.autograd.gradcheck(total, parameters)
 
 
 @pytest.mark.parametrize("transition", KINDS)

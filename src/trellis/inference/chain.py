@@ -67,8 +67,12 @@ class Ahead(NamedTuple):
         total_BT = torch.linalg.vecdot(belief_BTS, factor_KS[place_BT])
         # A token that is impossible has no belief, and its row stays impossible.
         log_total_BT = torch.where(given_BT & (total_BT > 0), total_BT.log() + log_peak_K[place_BT], 0.0)
-        before_BT = torch.nn.functional.pad(log_total_BT, (1, 0))[:, : log_total_BT.shape[1]]
-        return log_prob_BT + log_total_BT - before_BT
+        return log_prob_BT + log_total_BT - _one_later(log_total_BT)
+
+    def log_probs_of(self, log_prob_BT: Tensor, state_BT: Tensor) -> Tensor:
+        """The same of tokens whose states are given, B×T, differentiable: each token's factor is that of the next."""
+        log_factor_BT = torch.where(self.index_BT >= 0, self.log_factor_KS[self.index_BT.clamp_min(0), state_BT], 0.0)
+        return log_prob_BT + log_factor_BT - _one_later(log_factor_BT)
 
     def beliefs(self, belief_BTS: Tensor) -> Tensor:
         """p(z_t | o_≤t), from beliefs of the same walk."""
@@ -81,6 +85,11 @@ class Ahead(NamedTuple):
         log_peak_K1 = self.log_factor_KS.amax(1, keepdim=True)
         factor_KS = (self.log_factor_KS - log_peak_K1).exp()
         return factor_KS, log_peak_K1.squeeze(1), self.index_BT.clamp_min(0), self.index_BT >= 0
+
+
+def _one_later(numbers_BT: Tensor) -> Tensor:
+    """What each token has, at the token after it."""
+    return torch.nn.functional.pad(numbers_BT, (1, 0))[:, : numbers_BT.shape[1]]
 
 
 class Chain(NamedTuple):

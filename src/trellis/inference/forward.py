@@ -154,6 +154,7 @@ def _path_score(chain: Chain, labels_BT: Tensor) -> tuple[Tensor, Tensor] | None
         return None
     log_first_B1 = chain.log_first_BS.gather(1, state_BT[:, :1])
     log_prob_BT = chain.log_columns_NS[chain.index_BT, state_BT] + torch.cat([log_first_B1, log_step_BT], 1)
+    log_prob_BT = log_prob_BT if chain.ahead is None else chain.ahead.log_probs_of(log_prob_BT, state_BT)
     log_prob_BT = torch.where(inside_BT, log_prob_BT, 0.0)
     if bool((log_prob_BT == -torch.inf).any()):
         return None

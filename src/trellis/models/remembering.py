@@ -164,7 +164,7 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
         asked.lengths_B,
         labels_BT=asked.labels_BT,
         carry=carrying(before, contexts, last_B),
-        ahead=Ahead(log_total_KS.detach(), ahead_BT),
+        ahead=Ahead(log_total_KS, ahead_BT),
     )
 
 

@@ -118,7 +118,7 @@ def remembering_block_chain(model: Distributions, support: Support, asked: Asked
         lists_GS=crossing.to.lists_NK,
         list_BT=list_BT,
         labels_BT=places(asked, support),
-        ahead=Ahead(-log_leave_QK.detach(), ahead_BT) if len(log_leave_QK) else None,
+        ahead=Ahead(-log_leave_QK, ahead_BT) if len(log_leave_QK) else None,
     )
     chain = carrying_all_states(model, plain, chain)
     return chain._replace(carry=_after(chain.carry, before, contexts, last_B))
