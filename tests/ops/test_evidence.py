@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from trellis.ops.evidence import row_sums
+from trellis.ops.evidence import row_dots, row_sums
 
 
 @given(seed=st.integers(0, 99), tables=st.integers(1, 3), tokens=st.integers(0, 7), states=st.integers(1, 4))
@@ -31,3 +31,11 @@ def test_rows_are_added_where_there_are_any(seed, tables, tokens, states):
 def test_minus_infinity_stays_where_it_belongs():
     table = torch.tensor([[0.0, -torch.inf], [1.0, 2.0]])
     assert row_sums((table, torch.tensor([0, 1, -1]))).tolist() == [[0.0, -torch.inf], [1.0, 2.0], [0.0, 0.0]]
+
+
+@given(seed=st.integers(0, 99), rows=st.integers(0, 7), table=st.integers(1, 4))
+def test_dot_products_with_the_rows_named(seed, rows, table):
+    generator = torch.Generator().manual_seed(seed)
+    left, right = torch.randn(rows, 3, generator=generator), torch.randn(table, 3, generator=generator)
+    places = torch.randint(table, (rows,), generator=generator)
+    assert_close(row_dots(left, right, places), (left * right[places]).sum(1))

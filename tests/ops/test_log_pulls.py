@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trellis.ops.log_pulls import log_pull
+from trellis.ops.log_pulls import log_pull, log_pull_shared
 
 from .measures import assert_near, drawn, with_gradients
 
@@ -50,3 +50,22 @@ def test_new_memory_may_hold_anything(way: str | None, hostile_memory: None) -> 
     tensors, pair = given(4, 3, 5, 9)
     found = with_gradients(lambda into, message: log_pull(into, pair, message), tensors)
     assert not any(bool(one.isnan().any()) for one in found)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_one_matrix_for_all_messages(bf16: bool) -> None:
+    matrix, message = drawn(30, 30).softmax(1), drawn(17, 30, seed=1)
+
+    def simple(matrix: Tensor, message: Tensor) -> Tensor:
+        return torch.logsumexp(matrix.log() + message[:, None], 2)
+
+    wanted = with_gradients(simple, [matrix.double(), message.double()])
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        found = with_gradients(log_pull_shared, [matrix, message])
+    assert all(one.dtype == torch.float32 for one in found)
+    assert_near(found, wanted, 2e-2 if bf16 else 1e-5)
+
+
+def test_gradients_of_one_matrix_are_those_of_small_steps() -> None:
+    exact = [drawn(4, 4).softmax(1).double().requires_grad_(), drawn(6, 4, seed=1).double().requires_grad_()]
+    assert torch.autograd.gradcheck(log_pull_shared, exact)

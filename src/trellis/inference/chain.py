@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference.transitions import Dense, Transition
+from trellis.ops.evidence import row_dots
 from trellis.ops.precision import widened
 
 
@@ -64,7 +65,8 @@ class Ahead(NamedTuple):
     def log_probs(self, log_prob_BT: Tensor, belief_BTS: Tensor) -> Tensor:
         """log p(o_t | o_<t), from what a walk through the divided columns found."""
         factor_KS, log_peak_K, place_BT, given_BT = self._factors()
-        total_BT = torch.linalg.vecdot(belief_BTS, factor_KS[place_BT])
+        belief_NS, place_N = belief_BTS.transpose(0, 1).flatten(0, 1), place_BT.T.flatten()  # as a walk has made them
+        total_BT = row_dots(belief_NS, factor_KS, place_N).view(place_BT.T.shape).T
         # A token that is impossible has no belief, and its row stays impossible.
         log_total_BT = torch.where(given_BT & (total_BT > 0), total_BT.log() + log_peak_K[place_BT], 0.0)
         return log_prob_BT + log_total_BT - _one_later(log_total_BT)

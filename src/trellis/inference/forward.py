@@ -120,9 +120,14 @@ class _Score(torch.autograd.Function):
         if ctx.whole_rows and not bool((grad_log_prob_BT == grad_log_prob_BT[:, :1]).all()):
             raise TrellisError("states that remember words learn from whole rows: weigh rows, not single tokens.")
         found = walk_back(done, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS))
-        columns_NS = found.posterior_TBS.new_zeros(ctx.shape)
-        columns_NS.index_add_(0, done.evidence.index_TB.flatten(), found.posterior_TBS.flatten(0, 1))
+        columns_NS = _by_column(found.posterior_TBS.flatten(0, 1), done.evidence.index_TB.flatten(), ctx.shape)
         return None, None, unsort(found.log_first_BS), columns_NS, *found.transition
+
+
+def _by_column(posterior_ES: Tensor, index_E: Tensor, shape: torch.Size) -> Tensor:
+    """The sum of the tokens of each column, N×S; where each token has its own, in their order, they are it."""
+    own = len(index_E) == shape[0] and torch.equal(index_E, torch.arange(shape[0], device=index_E.device))
+    return posterior_ES if own else posterior_ES.new_zeros(shape).index_add_(0, index_E, posterior_ES)
 
 
 def score(chain: Chain) -> tuple[Tensor, Tensor]:

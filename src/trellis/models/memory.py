@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.inference import Dense
+from trellis.ops.log_pulls import log_pull_shared
 
 if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
@@ -70,8 +71,7 @@ class Memory(nn.Module):
 
 def log_totals(transition: Dense, log_enter_KS: Tensor) -> Tensor:
     """log N(z, x) of contexts, K×S: one product with the transition."""
-    peak_K1 = log_enter_KS.detach().amax(1, keepdim=True)
-    return ((log_enter_KS - peak_K1).exp() @ transition.matrix_SS.T).to(log_enter_KS).log() + peak_K1
+    return log_pull_shared(transition.matrix_SS, log_enter_KS)
 
 
 def leaving(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> tuple[Tensor, Tensor]:

@@ -151,16 +151,16 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
     inside_BT = torch.arange(1, time + 1, device=ids_BT.device) < last_B[:, None]  # but for the last token
     after_gap_BT = torch.cat([(before.words_BM == MISSING).any(1)[:, None], missing_BT[:, :-1]], 1)[:, :time]
     ahead_BT = torch.where(inside_BT & ~missing_BT, contexts.place_BT1[:, 1:], -1)
-    evidence_NS = row_sums(
-        (log_columns_NS, index_BT.masked_fill(missing_BT, -1).flatten()),
-        (log_enter_KS, contexts.place_BT1[:, :-1].masked_fill(after_gap_BT, -1).flatten()),
-        (-log_total_KS, ahead_BT.flatten()),
+    evidence_NS = row_sums(  # in the order of a walk: time first
+        (log_columns_NS, index_BT.masked_fill(missing_BT, -1).T.flatten()),
+        (log_enter_KS, contexts.place_BT1[:, :-1].masked_fill(after_gap_BT, -1).T.flatten()),
+        (-log_total_KS, ahead_BT.T.flatten()),
     )
     return Chain(
         _log_first(steps, asked, before, log_total_KS[contexts.place_BT1[:, 0]]),
         steps.transition if not bool(after_gap_BT[:, 1:].any()) else _with_gaps(steps, after_gap_BT),
         evidence_NS,
-        torch.arange(batch * time, device=ids_BT.device).view(batch, time),
+        torch.arange(batch * time, device=ids_BT.device).view(time, batch).T,
         asked.lengths_B,
         labels_BT=asked.labels_BT,
         carry=carrying(before, contexts, last_B),

@@ -104,16 +104,16 @@ def remembering_block_chain(model: Distributions, support: Support, asked: Asked
     inside_BT = torch.arange(1, time + 1, device=index_BT.device) < last_B[:, None]  # but for the last token
     next_BT = torch.nn.functional.pad(left.step_BT, (0, 1), value=-1)[:, 1:]
     ahead_BT = torch.where(inside_BT, next_BT, -1)
-    evidence_NJ = row_sums(
-        (log_columns_NJ, index_BT.flatten()),
-        (log_enter_QJ, left.step_BT.flatten()),
-        (log_leave_QK, ahead_BT.flatten()),
+    evidence_NJ = row_sums(  # in the order of a walk: time first
+        (log_columns_NJ, index_BT.T.flatten()),
+        (log_enter_QJ, left.step_BT.T.flatten()),
+        (log_leave_QK, ahead_BT.T.flatten()),
     )
     chain = Chain(
         _log_first(model, plain.state, before, list_BT, crossing),
         transition,
         evidence_NJ,
-        torch.arange(batch * time, device=index_BT.device).view(batch, time),
+        torch.arange(batch * time, device=index_BT.device).view(time, batch).T,
         asked.lengths_B,
         lists_GS=crossing.to.lists_NK,
         list_BT=list_BT,

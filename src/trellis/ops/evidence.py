@@ -1,4 +1,4 @@
-"""Sums of rows of several tables, a row of each for every token; where a token takes no row of a table, nothing."""
+"""Rows of tables, one for every token: their sums, where a token takes no row of a table nothing, and dot products."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trellis.ops.overlapping_columns import Entries
+
 
 class _RowSums(torch.autograd.Function):
     """One pass a table, forward and back, where masks and sums of gathered rows would make several."""
@@ -15,9 +17,9 @@ class _RowSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, index_N: tuple[Tensor, ...], *tables: Tensor) -> Tensor:
         ctx.index_N, ctx.sizes = index_N, [len(table) for table in tables]
-        out_NS = _with_zeros(tables[0]).index_select(0, index_N[0])
+        out_NS = _rows(tables[0], index_N[0])
         for table, places_N in zip(tables[1:], index_N[1:], strict=True):
-            out_NS += _with_zeros(table).index_select(0, places_N)
+            out_NS += _rows(table, places_N)
         return out_NS
 
     @staticmethod
@@ -25,18 +27,28 @@ class _RowSums(torch.autograd.Function):
     def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor | None, ...]:
         found = []
         for size, places_N, wanted in zip(ctx.sizes, ctx.index_N, ctx.needs_input_grad[1:], strict=True):
-            grad_KS = grad_NS.new_zeros(size + 1, grad_NS.shape[1]) if wanted else None
+            grad_KS = grad_NS.new_zeros(size + 1, grad_NS.shape[1]) if wanted else None  # the last: of no row
+            places_N = torch.where(places_N < 0, size, places_N)
             found.append(None if grad_KS is None else grad_KS.index_add_(0, places_N, grad_NS)[:size])
         return None, *found
 
 
-def _with_zeros(table_KS: Tensor) -> Tensor:
-    """The table with a row of zeros at its end."""
-    return torch.cat([table_KS, table_KS.new_zeros(1, table_KS.shape[1])])
+def _rows(table_KS: Tensor, places_N: Tensor) -> Tensor:
+    """These rows of a table, N×S; −1: zeros."""
+    if len(table_KS) == 0:
+        return table_KS.new_zeros(len(places_N), table_KS.shape[1])
+    return table_KS.index_select(0, places_N.clamp_min(0)).index_fill_(0, (places_N < 0).nonzero().flatten(), 0.0)
 
 
 def row_sums(*rows: tuple[Tensor, Tensor]) -> Tensor:
     """Σ table[index] over pairs of a table, K×S, and an index, N: N×S; an index of −1 adds nothing."""
-    index_N = tuple(torch.where(places_N < 0, len(table), places_N) for table, places_N in rows)
+    index_N = tuple(places_N for _, places_N in rows)
     out_NS: Tensor = _RowSums.apply(index_N, *(table for table, _ in rows))  # type: ignore[no-untyped-call]  # apply is untyped
     return out_NS
+
+
+def row_dots(rows_NS: Tensor, table_KS: Tensor, places_N: Tensor) -> Tensor:
+    """The dot product of each row with the row of the table that it names, N; no gradient."""
+    return Entries(torch.arange(len(rows_NS) + 1, device=rows_NS.device), places_N, len(table_KS)).products(
+        rows_NS, table_KS
+    )

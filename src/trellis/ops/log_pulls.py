@@ -1,4 +1,4 @@
-"""Messages pulled back across the matrices of pairs of blocks, in log space: log Σ_j matrix[j, k] exp(message[j])."""
+"""Messages pulled back across transition matrices, in log space: log Σ_j p(j | k) exp(message[j])."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.ops import steps
+from trellis.ops.precision import in_bf16
 
 
 def log_pull(into_PJK: Tensor, pair_Q: Tensor, log_message_QJ: Tensor) -> Tensor:
-    """Of each message, across the matrix [to, from] of its pair, Q×K; differentiable once.
+    """Of each message, across the matrix [to, from] of its pair of blocks, Q×K; differentiable once.
 
     A sum that float32 cannot hold beside its largest message is as small as it can hold, and not −inf.
     """
@@ -35,3 +36,28 @@ class _LogPull(torch.autograd.Function):
         weight_QK = grad_QK / pulled_QK
         grad_QJ = steps.push(into_PJK, pair_Q, weight_QK).mul_(message_QJ)
         return steps.outer(len(into_PJK), pair_Q, weight_QK, message_QJ), None, grad_QJ
+
+
+def log_pull_shared(matrix_SS: Tensor, log_message_QS: Tensor) -> Tensor:
+    """The same across one matrix [from, to] for all messages, Q×S; products are in bf16 where autocast asks for it."""
+    return _LogPullShared.apply(matrix_SS, log_message_QS)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+
+
+class _LogPullShared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix_SS: Tensor, log_message_QS: Tensor) -> Tensor:
+        ctx.bf16 = in_bf16(matrix_SS.device)
+        log_peak_Q1 = log_message_QS.amax(1, keepdim=True)
+        message_QS = torch.sub(log_message_QS, log_peak_Q1).exp_()
+        pulled_QS = (message_QS @ matrix_SS.T).to(message_QS).clamp_min_(torch.finfo(message_QS.dtype).tiny)
+        ctx.save_for_backward(matrix_SS, message_QS, pulled_QS)
+        return pulled_QS.log().add_(log_peak_Q1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_QS: Tensor) -> tuple[Tensor, Tensor]:
+        matrix_SS, message_QS, pulled_QS = ctx.saved_tensors
+        weight_QS = grad_QS / pulled_QS
+        with torch.autocast(weight_QS.device.type, torch.bfloat16, enabled=ctx.bf16):
+            grad_SS, pushed_QS = weight_QS.T @ message_QS, weight_QS @ matrix_SS
+        return grad_SS.to(matrix_SS), pushed_QS.to(message_QS).mul_(message_QS)
