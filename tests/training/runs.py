@@ -109,6 +109,7 @@ def run(
     make: Callable[[int], Model] = make_model,
     labels: np.ndarray | None = None,
     distilled: Distilled | None = None,
+    quiet: bool = True,
 ) -> Trained:
     """Train in `folder/run` on texts cached beside it; where labels are wanted, on some if none are given."""
     learnt, held_out = text(folder / "cache"), text(folder / "cache", 8, seed=1) if valid else None
@@ -117,7 +118,7 @@ def run(
     if distilled is None and chosen.init == "distill":
         distilled = taught(some_labels(learnt))
     return train(
-        make, WORDS, learnt, held_out, chosen, folder / "run", resume=resume, quiet=True, labels=labels,
+        make, WORDS, learnt, held_out, chosen, folder / "run", resume=resume, quiet=quiet, labels=labels,
         distilled=distilled,
     )  # fmt: skip
 

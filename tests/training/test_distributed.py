@@ -81,7 +81,7 @@ def test_processes_meet_where_they_compute_if_that_is_a_gpu_of_nvidias(device, w
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: called.append(str(device)))
     monkeypatch.setattr(distributed.atexit, "register", lambda function: None)
-    monkeypatch.setattr(distributed.dist, "init_process_group", called.append)
+    monkeypatch.setattr(distributed, "_join", called.append)
     monkeypatch.setattr(distributed.dist, "get_rank", lambda: 1)
     monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
     here = distributed.world(torch.device(device))

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
 
 from trellis.errors import TrellisError
+from trellis.training import run_folder
 from trellis.training.run_folder import HEAD, claimed, clear
 
 from .runs import run, settings
@@ -150,3 +152,39 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
     first.kill()
     first.communicate()
     run(tmp_path, settings(), resume=True)
+
+
+def test_a_run_goes_on_by_itself_in_its_own_torchrun_job_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job of that name")
+    run(tmp_path, settings(epochs=0.3))
+    run(tmp_path, settings(epochs=0.3))  # its own, and finished
+    for other in ("a job", "none", "a job of that name, or another"):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", other)
+        with pytest.raises(TrellisError, match="holds a run already"):
+            run(tmp_path, settings(epochs=0.3))
+    run(tmp_path, settings(epochs=0.3), resume=True)  # by a job without a name, and so by none
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job of that name")
+    with pytest.raises(TrellisError, match="holds a run already"):
+        run(tmp_path, settings(epochs=0.3))
+
+
+def test_a_job_waits_for_its_own_dying_process_to_let_go_and_for_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with claimed(tmp_path / "run"):
+            held.set()
+            release.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(20)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    with pytest.raises(TrellisError, match="another process is training"), claimed(tmp_path / "run"):
+        pass
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    monkeypatch.setattr(run_folder.time, "sleep", lambda _: release.set())  # it dies while it is waited for
+    with claimed(tmp_path / "run"):
+        assert release.is_set()
+    holder.join()

@@ -37,6 +37,7 @@ from trellis.cli.terminal import say, with_torch
 from trellis.errors import TrellisError
 from trellis.folders import FULL
 from trellis.help_pages import Command, Group
+from trellis.torchrun import end_with_torchrun
 
 ABOUT = """Hidden Markov language models: train them, measure them, ask them exact questions.
 
@@ -98,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what the user can mend comes as one sentence on standard error, without a traceback."""
     if arguments is None:
         threading.excepthook = _let_threads_fill_the_disk
+        end_with_torchrun()
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="trellis", standalone_mode=False)
         sys.stdout.flush()

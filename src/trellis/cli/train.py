@@ -15,6 +15,7 @@ import typer
 from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, report, say
 from trellis.errors import TrellisError
 from trellis.progress import counted, roughly, short_number, short_time
+from trellis.torchrun import restarts
 
 if TYPE_CHECKING:
     from trellis.config import RunConfig
@@ -74,14 +75,18 @@ def run(
     from trellis.text.sources import prepare_texts
     from trellis.training import Stopped
     from trellis.training.device import choose_device
+    from trellis.training.distributed import world
     from trellis.training.precision import check_precision
-    from trellis.training.run_folder import claimed
+    from trellis.training.run_folder import claimed, restarted
 
     asked, told = configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
-    check_precision(asked.training.precision, choose_device(asked.training.device))
+    where = choose_device(asked.training.device)
+    check_precision(asked.training.precision, where)
     _check_distillation(asked)
     _check_restarts(asked)
+    resume = resume or restarted(asked.folder)
     asked, ours = _check_folder(asked, told, resume)
+    world(where)  # before the slow work, so that a loss is noticed then too
     texts = prepare_texts(asked.data, quiet=not chief())
     config = completed(asked, told, texts.train)
     shape = config.with_vocabulary(texts.tokenizer.vocab_size)
@@ -94,8 +99,9 @@ def run(
             if chief():
                 if ours:
                     save(config, config.folder / RUN_FILE)
-                _announce(config, texts)
-                if chosen := choices(asked, told, config):
+                if not restarts().made:
+                    _announce(config, texts)
+                if not restarts().made and (chosen := choices(asked, told, config)):
                     say(f"chosen for a text of this size, to take a minute or two (set what you like): {chosen}")
             taught = distilled(config, shape, texts) if config.training.init == "distill" else None
             trained = train(
@@ -196,7 +202,7 @@ def _check_folder(config: RunConfig, told: Mapping[str, Any], resume: bool) -> t
             raise TrellisError(
                 f"{folder} holds another run, with {name}={there} and not {here}: choose another folder with out=…."
             )
-    if resume and not begun and chief():
+    if resume and not begun and chief() and not restarts().made:
         say(f"nothing to resume in {folder}: starting from the beginning")
     return config, known or not begun
 

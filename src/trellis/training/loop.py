@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trellis import torchrun
 from trellis.distillation.settings import Distilled
 from trellis.errors import TrellisError
 from trellis.evaluation import evaluate, perplexity_of
@@ -44,7 +45,7 @@ from trellis.training.metrics import Metrics
 from trellis.training.objectives import check_labels
 from trellis.training.phases import Phase, phase_at
 from trellis.training.precision import check_precision
-from trellis.training.run_folder import claimed, clear, refuse_links
+from trellis.training.run_folder import claimed, clear, refuse_links, restarted
 from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, CompleteSettings, TrainingSettings
 
@@ -103,10 +104,11 @@ def train(
     device = choose_device(settings.device)
     check_precision(settings.precision, device)
     folder = Path(folder)
-    if not resume and checkpoints.begun(folder):
+    if not (resume or restarted(folder)) and checkpoints.begun(folder):
         raise TrellisError(f"{folder} holds a run already: go on with resume=True, or choose another folder.")
     _check_given(settings, valid, labels, distilled)
     here = world(device)
+    here.meet()
     trials: list[float] = []  # seconds of each
 
     def run(make: Callable[[], Model], folder: Path, restart_steps: int | None = None) -> Trained:
@@ -130,7 +132,13 @@ def train(
     restarts = settings.restarts or RESTARTS
     beginning = Beginning(make_model, settings.seed, restarts, trial, taught, labelled, settings.smoothing)
     with claimed(folder) if here.chief else nullcontext():
-        return run(lambda: INITIALISERS[settings.init](beginning), folder)
+        try:
+            trained = run(lambda: INITIALISERS[settings.init](beginning), folder)
+        except Stopped:
+            here.part()
+            raise
+        here.part()
+        return trained
 
 
 class _Texts(NamedTuple):
@@ -232,12 +240,22 @@ class _Run:
             refuse_links(self.folder)
             clear(self.folder)
         self.world.sum(0.0)  # nobody looks before the chief has finished with an earlier run
-        found = checkpoints.found(self.folder)
-        if not found:
-            return
-        self.place, tensors, learner, state = checkpoints.load(found[-1], self.place.run)
-        self._check_state(state, found[-1])
-        storage.restore(self.model, tensors, found[-1])
+        if found := checkpoints.found(self.folder):
+            self._load(found[-1])
+        (updates,) = self.world.sum(self.place.update)
+        if updates != self.place.update * self.world.size:
+            raise TrellisError(
+                f"the processes do not see the same checkpoints: put {self.folder} on a disk that all machines share."
+            )
+        if (found or torchrun.restarts().made) and torchrun.job() and not (self.quiet or self.trial):
+            place = f"update {self.place.update} of {self.updates}" if found else "the beginning, without a checkpoint"
+            print(f"going on from {place}, in {self.folder}", file=sys.stderr, flush=True)
+
+    def _load(self, checkpoint: Path) -> None:
+        """Take up a checkpoint, or this process's share of it."""
+        self.place, tensors, learner, state = checkpoints.load(checkpoint, self.place.run)
+        self._check_state(state, checkpoint)
+        storage.restore(self.model, tensors, checkpoint)
         self.learner.restore(learner)
         self.schedule.restore(self.place.schedule)
         self.state = None if state is None else state[self.world.share(len(state))].to(self.model.device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 from trellis.errors import TrellisError
 from trellis.folders import BEST, clear_partial, disk_trouble, one_at_a_time
 from trellis.models.storage import RUN_FILE
+from trellis.torchrun import job
 
+PATIENCE = 60.0  # seconds that a restarted run waits for the process that it takes the place of to be gone
 LOCK = "run"  # of which the lock's file has its name, `.run.lock`; a folder that has one is a run's
 HEAD = "# Everything that decided this run."  # begins a run's settings, and tells them from those of anything else
 METRICS_FILE, BOARD = "metrics.jsonl", "tensorboard"
@@ -32,9 +36,10 @@ def claimed(folder: Path) -> Iterator[None]:
         return
     check_folder(folder)
     fresh = not folder.exists()
-    with disk_trouble(folder), one_at_a_time(folder / LOCK, wait=False) as lock:
+    with disk_trouble(folder), _lock(folder) as lock:
         if lock is None:
             raise TrellisError(f"another process is training in {folder}: wait for it, or choose another folder.")
+        _sign(lock)
         _claimed[place] = threading.get_ident()
         try:
             yield
@@ -44,6 +49,34 @@ def claimed(folder: Path) -> Iterator[None]:
             raise
         finally:
             del _claimed[place]
+
+
+def restarted(folder: Path) -> bool:
+    """Whether the run there is of the torchrun job that this process belongs to: then it goes on without being told."""
+    try:
+        signed = (folder / f".{LOCK}.lock").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return signed == job()
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[int | None]:
+    """The folder's lock; that of a dying process of the same job is waited for."""
+    deadline = time.monotonic() + (PATIENCE if restarted(folder) else 0.0)
+    while True:
+        with one_at_a_time(folder / LOCK, wait=False) as lock:
+            if lock is not None or time.monotonic() > deadline:
+                yield lock
+                return
+        time.sleep(0.2)
+
+
+def _sign(lock: int) -> None:
+    """Write into the lock's file which job of torchrun's the run is of, if any."""
+    name = (job() or "").encode()
+    os.pwrite(lock, name, 0)
+    os.ftruncate(lock, len(name))
 
 
 def _leave_nothing(folder: Path) -> None:

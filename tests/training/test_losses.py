@@ -1,0 +1,87 @@
+"""Workers of torchrun that die at the worst moments: the run ends with the same bits, and nobody is left behind."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from .runs import assert_same_run
+
+MOMENTS = 9  # at which workers are killed, in losses.py
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of all cases, and what was said in each."""
+    folder, mark = tmp_path_factory.mktemp("losses"), uuid.uuid4().hex
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TRELLIS_MARK": mark}
+    script = str(Path(__file__).with_name("losses.py"))
+    with (folder / "said.txt").open("wb") as said:
+        subprocess.run([sys.executable, script, str(folder)], stdout=said, stderr=said, check=False, env=environment)
+    cases = re.split(r"^begin (.+)\n", (folder / "said.txt").read_text(), flags=re.MULTILINE)
+    return folder, mark, dict(zip(cases[1::2], cases[2::2], strict=True))
+
+
+def ours(said):
+    """What Trellis said, and not torchrun."""
+    return [line for line in said.splitlines() if not re.match(r"[EW]\d{4} |\[[EW]\d{4} |worker |end ", line)]
+
+
+@pytest.mark.slow  # a dozen starts of two processes, once for all
+def test_killed_at_the_worst_moments_a_run_ends_with_the_same_bits(runs):
+    folder, _, said = runs
+    assert "end undisturbed 0" in said["undisturbed"]
+    assert "end killed 0" in said["killed"], said["killed"]
+    assert len(re.findall("^worker", said["killed"], re.MULTILINE)) == 2 * (MOMENTS + 1)
+    assert_same_run(folder / "killed", folder / "undisturbed")
+    assert [path.name for path in (folder / "killed" / "run").glob(".*")] == [".run.lock"]
+
+
+@pytest.mark.slow
+def test_each_loss_is_told_in_two_lines(runs):
+    told = [line for line in ours(runs[2]["killed"]) if "validation perplexity" not in line]
+    losses = [re.sub(" was lost: .* restart", " restart", line) for line in told if "was lost" in line]
+    ends = [f"{number} of {MOMENTS}; if it cannot, run the same command with --resume." for number in range(2, 9)]
+    # The first died before anybody knew of it, the last when nobody needed it.
+    ranks = [0, 1, 0, 0, 0, 1, 1]
+    assert losses == [f"the process of rank {rank} restart {end}" for rank, end in zip(ranks, ends, strict=True)]
+    went_on = [re.sub(", in .*", "", line) for line in told if "going on" in line]
+    beginning = "going on from the beginning, without a checkpoint"
+    assert went_on == [beginning] * 3 + ["going on from update 8 of 12"] * 4 + ["going on from update 12 of 12"]
+    assert len(told) == len(losses) + len(went_on)
+
+
+@pytest.mark.slow
+def test_without_restarts_a_loss_is_one_sentence(runs):
+    said = runs[2]["no restarts"]
+    assert ours(said) == ["error: the process of rank 1 was lost: run the same command with --resume to go on."]
+    assert re.search("^end no restarts (2|-9)$", said, re.MULTILINE)  # the survivor's code, or that of who was killed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell processes of their parent's death")
+def test_workers_die_with_the_torchrun_that_started_them(runs):
+    _, mark, said = runs
+    assert len(re.findall("^worker", said["agent"], re.MULTILINE)) == 2
+    assert "end agent" not in said["agent"]
+    deadline = time.monotonic() + 20
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def marked(mark):
+    """Processes that were started with a mark in their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_bytes())
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""A fault bench: kills, damaged files, absurd settings, hostile calls, full disks; what came of each, counted."""
