@@ -35,7 +35,9 @@ DataDir = Annotated[
 ]
 Only = Annotated[str | None, typer.Option(metavar="NAME", help="One run of the study. (default: all)")]
 ROOT = HERE.parent
-TESTED = ("chiu.table1", "lee.table1", "lee.table2", "lee.table3", "lee.table4", "lee.full")  # the rest are sweeps
+TESTED = (  # the rest are sweeps
+    "chiu.table1", "lee.table1", "lee.table2", "lee.table3", "lee.table4", "lee.full", "memory.words", "memory.full",
+)  # fmt: skip
 
 
 def say(message: str) -> None:

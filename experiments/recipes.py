@@ -43,11 +43,10 @@ Study = Callable[[Budget], list[Recipe]]  # a table or a figure
 
 def studies() -> dict[str, Study]:
     """Every table and figure by its name on the command line."""
-    from experiments import chiu, lee
+    from experiments import chiu, lee, memory
 
-    return {
-        f"{paper.__name__.rpartition('.')[2]}.{one.__name__}": one for paper in (chiu, lee) for one in paper.STUDIES
-    }
+    papers = (chiu, lee, memory)
+    return {f"{paper.__name__.rpartition('.')[2]}.{one.__name__}": one for paper in papers for one in paper.STUDIES}
 
 
 def study(name: str) -> Study:

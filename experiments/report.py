@@ -15,6 +15,7 @@ from experiments.claims import CLAIMS
 from experiments.first import page as first_page
 from experiments.keywords import section as keywords_section
 from experiments.lee.page import page as lee_page
+from experiments.memory import page as memory_page
 from experiments.recipes import Budget
 from experiments.results import Result, Results, What, names, read, value
 from experiments.steering import page as steering_page
@@ -94,6 +95,7 @@ def report(experiments: Path, page: Path) -> Path:
     lines += [*_dense(ptb, published["dense"]), *_precision(openmix)]
     page.write_text("\n".join(lines), encoding="utf-8")
     lee_page(budgets, published, page.with_name(f"{page.stem}-lee.md"))
+    memory_page(budgets, page.with_name(f"{page.stem}-memory.md"))
     page.with_name(f"{page.stem}-first.md").write_text(first_page(experiments / "results" / "first"), encoding="utf-8")
     tagged = tagging_page(experiments / "results" / "tagging")
     page.with_name(f"{page.stem}-tagging.md").write_text(tagged, encoding="utf-8")

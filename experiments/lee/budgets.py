@@ -56,6 +56,8 @@ SHAPES = {
     "low-rank-a-b": Shape("a, b", {"transition": "low_rank", "emission": "low_rank", "width": WIDTH}, "linear-split"),
     "linear-split": Shape("split H", LINEAR),
     "linear-single": Shape("single H", {**LINEAR, "shared": True}),
+    "memory-1": Shape("split H, memory of a word", {**LINEAR, "memory": 1}),
+    "memory-2": Shape("split H, memory of two words", {**LINEAR, "memory": 2}),
     "mlp-psi": Shape("MLP ψ", {**NETWORK, "encoder": "mlp"}),
     "mlp-iota": Shape("MLP ι", {**NETWORK, "encoder": "mlp", "monolithic": True}),
     "transformer-psi": Shape("TRF ψ", {**NETWORK, "encoder": "transformer"}),

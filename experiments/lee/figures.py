@@ -20,6 +20,7 @@ AXES = {
     "lee.figure6": "learning rate",
     "lee.figure11": "parameters of the reparameterised HMM, 256 states",
     "lee.figure12": "parameters of the reparameterised HMM, 1,024 states",
+    "memory.states": "states",
 }
 BARS = {
     "lee.figure3": "teacher",

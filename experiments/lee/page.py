@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from experiments.lee.budgets import LABELLED, SEARCHED, TOKENS
 from experiments.lee.claims import CLAIMS
 from experiments.lee.figures import draw
 from experiments.recipes import Budget
-from experiments.results import Result, Results
-from experiments.tables import table, three
+from experiments.results import Results
+from experiments.rows import with_seeds
+from experiments.tables import table
 
 TITLES = {
     "lee.table1": "Table 1: linear and neural reparameterisation",
@@ -47,8 +47,6 @@ tokens, over 0.4, 0.04, … down to the first that is worse, then halves and dou
 stories15M, unless it says otherwise. All else is as in their Tables 5 and 6, with the gradient clipped at 1 as in their
 code; vectors begin at a spread that suits their width, where theirs are N(0, 1).
 """
-COLUMNS = ["row", "seeds", "valid: mean", "min", "max", "test: mean", "min", "max", "parameters", "minutes"]
-THEIRS = ["published mean", "min", "max"]
 
 
 def page(budgets: dict[Budget, Results], published: dict[str, Any], path: Path) -> Path:
@@ -70,29 +68,7 @@ def page(budgets: dict[Budget, Results], published: dict[str, Any], path: Path) 
 
 
 def _study(study: str, results: Results, rows: list[dict[str, Any]], folder: Path) -> Iterator[str]:
-    theirs = {row["label"]: row for row in rows}
-    head = COLUMNS + (THEIRS if theirs else [])
-    yield from table(head, (_row(study, label, results, theirs) for label in results.labels(study)))
+    yield from with_seeds(study, results, rows)
     name = f"{study.partition('.')[2]}-{results.budget}.png"
     if draw(study, results, folder / name):
         yield f"\n![{TITLES[study]}]({folder.name}/{name})"
-
-
-def _row(study: str, label: str, results: Results, theirs: dict[str, dict[str, Any]]) -> list[str]:
-    runs = [run for run in results.rows(study, label) if run is not None]
-    measured = [_three(results, study, label, what) for what in ("valid", "test")]
-    whole = "" if len(runs) == len(results.rows(study, label)) else f" of {len(results.rows(study, label))}"
-    cost = ["", ""] if not runs else [f"{runs[0]['parameters'] / 1e6:.1f}M", f"{_minutes(runs):.0f}"]
-    row = theirs.get(label, {})
-    printed = [str(row.get(name, "")) for name in ("mean", "min", "max")] if theirs else []
-    return [label, f"{len(runs)}{whole}", *measured[0], *measured[1], *cost, *printed]
-
-
-def _three(results: Results, study: str, label: str, what: Any) -> list[str]:
-    """Mean, lowest and highest of a row's seeds."""
-    found = three(results.values(study, label, what))
-    return ["", "", ""] if found is None else [f"{number:.1f}" for number in found]
-
-
-def _minutes(runs: list[Result]) -> float:
-    return statistics.fmean(float(run["seconds"]) for run in runs) / 60

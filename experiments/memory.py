@@ -1,0 +1,71 @@
+"""States that remember their word: our own study of pure HMMs with and without a memory, and its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.lee.budgets import SEEDS, STATES, TEACHER, TOKENS, learn
+from experiments.lee.figures import draw
+from experiments.recipes import Budget, Recipe, Study
+from experiments.results import Results
+from experiments.rows import with_seeds
+
+SHAPES = {"no memory": "linear-split", "a word": "memory-1", "two words": "memory-2"}
+TITLES = {
+    "memory.words": f"{STATES} states by what they remember",
+    "memory.states": "Perplexity by states",
+    "memory.full": "All of the text",
+}
+HEAD = f"""# States that remember their word
+
+How a state is left may depend on the word that it has just emitted, `model.memory=1`, or on the last two,
+`model.memory=2` ([the mathematics](guide-mathematics.md)). Such a model is an exact HMM whose states are pairs of words and
+states: {STATES} states and 32,000 words are 16 million. Rows without and with a memory are both pure HMMs; they are told
+apart by what they remember. Every figure comes from a file in `experiments/results`; this page is written by
+`python -m experiments report`, and `python -m experiments run memory.words --budget laptop` makes the runs of a table.
+
+Perplexity is exp(nats / tokens) over independent windows of 64 tokens of openmix, in the tokens of Llama 2, after
+{TOKENS["laptop"] // 10**6} million tokens, as in [the study of Lee & Berg-Kirkpatrick](results-lee.md), whose best
+parameterisation without a network (split H) these have. Learning rates were searched for each on validation text.
+"""
+
+
+def words(budget: Budget) -> list[Recipe]:
+    """The same model with more and more memory; the best of them distilled too."""
+    return [
+        *(learn(budget, label, shape, seed=seed) for label, shape in SHAPES.items() for seed in SEEDS),
+        learn(budget, "no memory + LVD", "linear-split", teacher=TEACHER),
+        learn(budget, "a word + LVD", "memory-1", teacher=TEACHER),
+    ]
+
+
+def states(budget: Budget) -> list[Recipe]:
+    """Both by their number of states."""
+    sizes = [2**power for power in range(6, 12)]
+    return [
+        learn(budget, f"{label}, {size}", SHAPES[label], states=size)
+        for label in ("no memory", "a word")
+        for size in sizes
+    ]
+
+
+def full(budget: Budget) -> list[Recipe]:
+    """Both on all of the text."""
+    return [learn(budget, label, SHAPES[label], tokens=None) for label in ("no memory", "a word")]
+
+
+STUDIES: tuple[Study, ...] = (words, states, full)
+
+
+def page(budgets: dict[Budget, Results], path: Path) -> Path:
+    """Write the page, and its figures into a folder of its name beside it."""
+    lines = [HEAD]
+    for study, title in TITLES.items():
+        lines.append(f"## {title}\n")
+        for results in budgets.values():
+            lines += [*with_seeds(study, results, []), ""]
+            name = f"{study.partition('.')[2]}-{results.budget}.png"
+            if draw(study, results, path.with_suffix("") / name):
+                lines.append(f"![{title}]({path.stem}/{name})\n")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
