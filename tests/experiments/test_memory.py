@@ -1,0 +1,56 @@
+"""The study of memories compares models that differ in what they remember alone, and its page says what was found."""
+
+import dataclasses
+
+from experiments import memory
+from experiments.lee.budgets import SEEDS, TOKENS
+from experiments.lee.studies import table1
+from experiments.recipes import studies
+from experiments.results import Results
+
+
+def test_every_study_has_a_title():
+    assert set(memory.TITLES) == {name for name in studies() if name.startswith("memory.")}
+
+
+def test_rows_differ_in_what_they_remember_and_in_the_rate_alone():
+    rows = [recipe for recipe in memory.words("laptop") if "LVD" not in recipe.label]
+    assert [(recipe.config.model.memory, recipe.config.training.seed) for recipe in rows] == [
+        (words, seed) for words in (0, 1, 2) for seed in SEEDS
+    ]
+    plain = rows[0].config
+    for recipe in rows:
+        model = dataclasses.replace(recipe.config.model, memory=0)
+        training = dataclasses.replace(recipe.config.training, seed=SEEDS[0])
+        assert (model, training, recipe.config.data) == (plain.model, plain.training, plain.data)
+    assert len({recipe.grid.name for recipe in rows}) == 3
+
+
+def test_the_model_without_a_memory_is_a_row_of_lees_study_and_not_run_again():
+    theirs = {recipe.name: recipe.config for recipe in table1("laptop")}
+    for recipe in memory.words("laptop")[:3]:
+        assert theirs[recipe.name] == recipe.config
+
+
+def test_all_of_the_text_is_read_in_one_study_alone():
+    assert {recipe.config.data.max_tokens for recipe in memory.full("laptop")} == {None}
+    assert {recipe.config.data.max_tokens for recipe in memory.states("laptop")} == {TOKENS["laptop"]}
+
+
+def result(perplexity):
+    return {"evaluation": {"valid": {"windows": {"perplexity": perplexity}}}, "parameters": 4_000_000, "seconds": 60.0}
+
+
+def test_the_page_has_the_mean_and_the_spread_of_seeds_and_draws_lines_of_both(tmp_path):
+    found = {
+        recipe.name: result({0: 290, 1: 225, 2: 219}[recipe.config.model.memory] + recipe.config.training.seed / 10)
+        for recipe in memory.words("laptop")
+    }
+    found |= {recipe.name: result(1e5 / recipe.config.model.states) for recipe in memory.states("laptop")}
+    found["openmix-linear-split-512-s42"] = result(294.2)
+    text = memory.page({"laptop": Results("laptop", found)}, tmp_path / "results-memory.md").read_text()
+    assert "| no memory | 3 | 295.2 | 294.2 | 296.2 |" in text
+    assert "| two words | 3 | 224.2 | 223.2 | 225.2 |" in text
+    assert "| a word, 64 | 1 | 1562.5 |" in text
+    assert "| a word | 0 of 1 |" in text  # all of the text
+    assert [path.name for path in (tmp_path / "results-memory").iterdir()] == ["states-laptop.png"]
