@@ -19,10 +19,11 @@ TITLES = {
 HEAD = f"""# States that remember their word
 
 How a state is left may depend on the word that it has just emitted, `model.memory=1`, or on the last two,
-`model.memory=2` ([the mathematics](guide-mathematics.md)). Such a model is an exact HMM whose states are pairs of words and
-states: {STATES} states and 32,000 words are 16 million. Rows without and with a memory are both pure HMMs; they are told
-apart by what they remember. Every figure comes from a file in `experiments/results`; this page is written by
-`python -m experiments report`, and `python -m experiments run memory.words --budget laptop` makes the runs of a table.
+`model.memory=2` ([the mathematics](guide-mathematics.md)). Such a model is an exact HMM whose states are pairs of
+words and states: {STATES} states and 32,000 words are 16 million. Rows without and with a memory are both pure HMMs;
+they are told apart by what they remember. Every figure comes from a file in `experiments/results`; this page is
+written by `python -m experiments report`, and `python -m experiments run memory.words --budget laptop` makes the runs
+of a table.
 
 Perplexity is exp(nats / tokens) over independent windows of 64 tokens of openmix, in the tokens of Llama 2, after
 {TOKENS["laptop"] // 10**6} million tokens, as in [the study of Lee & Berg-Kirkpatrick](results-lee.md), whose best

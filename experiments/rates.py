@@ -39,6 +39,8 @@ def search(grid: Grid, place: Place) -> End:
     """Train at one rate after the other and write down which was best on validation text."""
     try:
         valid = _tried(grid, place)
+        if min(valid.values()) == float("inf"):
+            raise _Ended("failed")  # at every rate: that is no matter of rates
         found: dict[str, Any] = {"rate": _best(valid), **_length(grid.config), "valid": valid}
         if grid.around is not None:
             around = _tried_around(grid.around, _best(valid), place)
@@ -83,9 +85,9 @@ def _tried_around(recipe: Recipe, rate: float, place: Place) -> Measured:
 
 
 def _measure(name: str, config: RunConfig, rate: float, valid: Measured, place: Place) -> None:
-    """Add a run at this rate; one that fails where another did not has diverged, which is an answer too."""
+    """Add a run at this rate; one that fails has diverged, which is an answer too."""
     end = train(name, with_rate(config, rate), place)
-    if end == "failed" and valid:
+    if end == "failed":
         valid[rate] = float("inf")
         return
     if end != "finished":

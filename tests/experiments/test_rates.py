@@ -72,10 +72,16 @@ def test_a_search_climbs_from_the_edge_of_its_grid(place, tried):
     assert {0.256, 0.064} <= told(place)["around"]["valid"].keys()
 
 
-def test_a_rate_that_diverges_is_a_bad_one_but_a_first_that_fails_is_a_failure(place, tried):
-    assert rates.search(grid(2.0, 4.0), place) == "finished"
+@pytest.mark.parametrize("order", [(2.0, 4.0), (4.0, 2.0)])
+def test_a_rate_that_diverges_is_a_bad_one(order, place, tried):
+    assert rates.search(grid(*order), place) == "finished"
     assert told(place)["valid"][4.0] == math.inf
-    assert rates.search(grid(4.0, 2.0), place) == "failed"
+    assert told(place)["rate"] == 2.0
+
+
+def test_a_search_of_which_every_run_fails_is_a_failure(place, tried):
+    assert rates.search(grid(5.0, 4.0), place) == "failed"
+    assert not place.rates.exists()
 
 
 def test_searches_of_others_stay(place, tried):

@@ -490,3 +490,9 @@ def test_validation_shows_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(loop.Progress, "advance", advance)
     loop.train(make_model, WORDS, text(tmp_path), text(tmp_path, 8, seed=1), settings(epochs=0.5), tmp_path / "run")
     assert any(status and status.startswith("validating 100%, perplexity") for status in seen)
+
+
+def test_a_run_that_diverges_ends_instead_of_going_on_for_hours(tmp_path):
+    with pytest.raises(TrellisError, match=r"training has diverged, at \d+ nats a token: lower training.lr."):
+        run(tmp_path, settings(lr=2000.0, clip=1e9, epochs=8.0, schedule="constant", warmup=0.0))
+    assert all(line.get("loss", 0.0) < loop.DIVERGED for line in diary(tmp_path))

@@ -49,6 +49,8 @@ from trellis.training.run_folder import claimed, clear, refuse_links, restarted
 from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, CompleteSettings, TrainingSettings
 
+DIVERGED = 100.0  # nats a token, of which no model that learns has as many: such steps leave what float32 can hold
+
 
 class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
     """Training was asked to stop and did, after writing a checkpoint."""
@@ -333,6 +335,8 @@ class _Run:
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
             bar.advance(learnt.tokens * self.world.size, status=f"{named} {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
+        if nats > DIVERGED * everyones:
+            raise TrellisError(f"training has diverged, at {nats / everyones:.0f} nats a token: lower training.lr.")
         self.learner.update(everyones, self.schedule.at(self.place.update))
         seconds = time.monotonic() - began
         self.place = replace(
