@@ -201,7 +201,7 @@ def mixture_of(found: Sequence[Pretrained], weights: Sequence[float] | None = No
         if one.tokenizer.fingerprint() != found[0].tokenizer.fingerprint():
             raise TrellisError(f"{one.folder} has another tokenizer than {found[0].folder}: mix models of one.")
     prior_C = [weight / sum(weights) for weight in weights]
-    return Mixture([one.answering("sample", "next_token") for one in found], prior_C), found[0].tokenizer
+    return Mixture([one.answering("sample", "predicted") for one in found], prior_C), found[0].tokenizer
 
 
 def load_mixture(folder: str | PathLike[str]) -> tuple[Mixture, Tokenizer]:

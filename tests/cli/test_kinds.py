@@ -68,12 +68,22 @@ def test_the_saved_config_goes_on(run, capsys):
     assert "inspect" not in said
 
 
-@pytest.mark.parametrize("command", ["decode", "fill", "sample", "inspect"])
+@pytest.mark.parametrize("command", ["decode", "fill", "inspect"])
 def test_questions_about_states_are_refused(run, command, capsys):
     assert main([command, str(run), *(["valid.txt"] if command in ("decode", "fill") else [])]) == 2
     about = json.loads((run / "best" / "config.json").read_text())
     kind = about.get("trellis", about)["model_type"].removeprefix("trellis_")
     assert f"of kind {kind}, which cannot say this: give an HMM" in capsys.readouterr().err
+
+
+def test_sentences_are_drawn(run, capsys):
+    assert main(["sample", str(run), "--count", "5", "--seed", "3", "--prompt", "the", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(found) == 5
+    assert all(line["text"].startswith("the") and "states" not in line for line in found)
+    assert len({line["text"] for line in found}) > 1
+    assert main(["sample", str(run), "--count", "5", "--seed", "3", "--prompt", "the", "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found
 
 
 def test_gaps_are_refused(run, place, capsys):

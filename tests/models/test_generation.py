@@ -1,15 +1,73 @@
 """Text that is drawn has the frequencies of the model."""
 
+import pytest
 import torch
 from torch.testing import assert_close
 
 from trellis.models.generation import sample
+from trellis.models.kneser_ney import KneserNey
+from trellis.models.registry import config_class, model_class
 
 from ..inference.frequencies import assert_frequencies, seeded
 from ..inference.models import random_belief, random_hmm
 from .makers import BLOCKS, CONFIGS, STATES, VOCABULARY, make, make_kind, random_ids
 
 V, S = 7, 4
+SMALL = {
+    "kneser_ney": {"order": 3},
+    "feed_forward": {"order": 3, "width": 4},
+    "lstm": {"width": 4, "layers": 2},
+    "awd_lstm": {"width": 4, "hidden": 5, "layers": 2},
+    "transformer": {"width": 8, "layers": 1, "heads": 2, "context": 4, "begin": 0},
+    "hmm_rnn": {"states": 3, "width": 4},
+}
+
+
+def baseline(kind):
+    """A small model of a kind, whose words are far from equally probable."""
+    config = config_class(kind)(V, **SMALL[kind])
+    if kind == "kneser_ney":
+        return KneserNey.fit(config, random_ids(1, 300, V)[0].numpy() // 2, end=1, quiet=True)
+    model = model_class(kind)(config, seed=1).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases, which begin at zero, too
+            parameter.add_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return model
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_next_word_of_every_kind_is_the_one_that_it_scores(kind):
+    if kind == "transformer":
+        pytest.importorskip("transformers")
+    model = baseline(kind)
+    words = torch.arange(V)[:, None]
+    assert_close(model.next_token(), model.score(words)[0].detach().T)
+    _, state = model.score(random_ids(3, 6, V))
+    found = model.next_token(state.detach())
+    assert_close(found.exp().sum(1), torch.ones(3, dtype=found.dtype))
+    for row, log_prob_V in enumerate(found):
+        assert_close(log_prob_V, model.score(words, state[row].expand(V, -1).detach())[0].detach().squeeze(1))
+    assert model.next_token(state[:0].detach()).shape == (0, V)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_words_drawn_from_every_kind_have_its_frequencies(kind):
+    if kind == "transformer":
+        pytest.importorskip("transformers")
+    model, rows = baseline(kind), 1000 if kind == "hmm_rnn" else 5000
+    _, state = model.score(random_ids(1, 5, V))
+    before = state.detach().expand(rows, -1)
+    drawn = model.sample(rows, 2, before, end=2, generator=torch.Generator().manual_seed(0))
+    pairs = torch.cartesian_prod(torch.arange(V), torch.arange(V))
+    expected = model.score(pairs, state.detach().expand(V * V, -1))[0].sum(1).exp().detach().view(V, V)
+    expected[2] = torch.nn.functional.one_hot(torch.tensor(0), V) * expected[2].sum()  # a row that has ended: one cell
+    ended = drawn.tokens_BT[:, 0] == 2
+    assert drawn.lengths_B.tolist() == torch.where(ended, 1, 2).tolist()
+    assert bool((drawn.tokens_BT[ended, 1] == -1).all())
+    assert bool((drawn.states_BT == -1).all())
+    cell = drawn.tokens_BT[:, 0] * V + drawn.tokens_BT[:, 1].clamp_min(0)
+    assert_frequencies(cell, expected.flatten())
 
 
 def test_samples_have_the_frequencies_of_the_model():

@@ -35,20 +35,20 @@ def run(
     import torch
 
     loaded = load(model, device)
-    hmm = loaded.answering("sample")
     generator = torch.Generator().manual_seed(seed)
     given = loaded.tokenizer.encode(prompt)
     state = _belief(loaded, prompt, given, beginning(loaded, bos))
     first = None if state is None else state.expand(count, -1)
     with waiting(f"drawing {counted(count, 'sentence')}"):
-        drawn = hmm.sample(count, length, first, loaded.tokenizer.eos_id, generator)
+        drawn = loaded.model.sample(count, length, first, loaded.tokenizer.eos_id, generator)
     rows = zip(*(tensor.cpu().tolist() for tensor in (drawn.tokens_BT, drawn.states_BT, drawn.lengths_B)), strict=True)
     for tokens, states, size in rows:
         ids = tokens[:size]
         ended = ids[-1] == loaded.tokenizer.eos_id
         text = loaded.tokenizer.decode(given + (ids[:-1] if ended else ids))
         if json:
-            print_json({"text": text, "ended": ended, "ids": ids, "states": states[:size], "seed": seed})
+            known = {"states": states[:size]} if min(states[:size]) >= 0 else {}
+            print_json({"text": text, "ended": ended, "ids": ids, **known, "seed": seed})
         else:
             print(text.replace("\n", " "))
 

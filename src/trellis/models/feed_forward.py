@@ -56,6 +56,13 @@ class FeedForward(Model):
         log_prob_BT = log_prob_N.new_zeros(ids_BT.shape)
         return log_prob_BT.masked_scatter(inside_BT, log_prob_N), last_BN
 
+    @torch.no_grad()
+    def next_token(self, state: Tensor | None = None) -> Tensor:
+        """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
+        any_B1 = torch.zeros(1 if state is None else len(state), 1, dtype=torch.int64, device=self.device)
+        texts = Texts.of(any_B1, state, None, (self.config.vocab_size, self.config.order - 1), self.device)
+        return self.words.all_log_probs(self._hidden(texts.whole()).squeeze(1))
+
     def _hidden(self, all_BN: Tensor) -> Tensor:
         """The hidden layer before each word that has all its predecessors in the row, B×T×R."""
         vectors_BNR = self.words.read(all_BN.clamp_min(0)) * (all_BN != NOTHING)[..., None]

@@ -1,21 +1,22 @@
-"""Text drawn from an HMM: a state from the last one's row, a word from the state's."""
+"""Text drawn from a model: of an HMM a state from the last one's row, a word from the state's; of others a word."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from trellis.inference.brief import brief
 from trellis.inference.draws import draw
+from trellis.models.scorer import Scorer
 
 
 class Samples(NamedTuple):
     """z_1 ~ start, z_t+1 ~ transition[z_t], o_t ~ emission[z_t].
 
-    states_BT, tokens_BT  −1 past a row's end
+    states_BT, tokens_BT  −1 past a row's end; states are −1 throughout where a model has none
     lengths_B             tokens drawn, the end token included
     """
 
@@ -68,4 +69,35 @@ def sample(
         states_BT[running_N, t], tokens_BT[running_N, t] = state_N, token_N
         if end_token is not None:
             lengths_B[running_N[token_N == end_token]] = t + 1
+    return Samples(states_BT, tokens_BT, lengths_B)
+
+
+class Predictor(Scorer, Protocol):
+    """A language model that knows the distribution of the next word."""
+
+    def next_token(self, state: Tensor | None = None) -> Tensor:
+        """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
+
+
+def sample_words(
+    model: Predictor,
+    lengths_B: Tensor,
+    state: Tensor | None,
+    end_token: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Samples:
+    """Draw rows of tokens from a model without states, each given those before it."""
+    lengths_B, rows_N = lengths_B.clone(), torch.arange(len(lengths_B), device=lengths_B.device)
+    time = int(lengths_B.max()) if len(lengths_B) else 0
+    states_BT, tokens_BT = torch.full((2, len(lengths_B), time), -1, device=lengths_B.device).unbind()
+    for t in range(time):
+        going_N = lengths_B[rows_N] > t
+        rows_N, state = rows_N[going_N], None if state is None else state[going_N]
+        if len(rows_N) == 0:
+            break
+        token_N = draw(model.next_token(state).exp().expand(len(rows_N), -1), generator)
+        tokens_BT[rows_N, t] = token_N
+        if end_token is not None:
+            lengths_B[rows_N[token_N == end_token]] = t + 1
+        _, state = model.score(token_N[:, None], state)
     return Samples(states_BT, tokens_BT, lengths_B)

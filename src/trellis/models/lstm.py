@@ -72,6 +72,14 @@ class _Recurrent(Model):
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         return by_length(self._score, *asked_rows(ids_BT, state, lengths_B, self.recurrence.width, self.words.vectors))
 
+    @torch.no_grad()
+    def next_token(self, state: Tensor | None = None) -> Tensor:
+        """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
+        any_B1 = torch.zeros(1 if state is None else len(state), 1, dtype=torch.int64, device=self.device)
+        _, state, _ = asked_rows(any_B1, state, None, self.recurrence.width, self.words.vectors)
+        hidden_BTR, _ = self.recurrence(self._read(any_B1), state)  # before the token, whichever it is
+        return self.words.all_log_probs(hidden_BTR.squeeze(1))
+
     def _score(self, ids_BT: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         check_ids(ids_BT, self.config.vocab_size)
         hidden_BTR, state = self.recurrence(self._read(ids_BT), state)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.models import storage
+from trellis.models.generation import Samples, sample_words
 from trellis.models.scorer import MaybeTensor
 from trellis.models.tensor_files import check_finite
 from trellis.progress import counted, short_number
@@ -75,6 +76,32 @@ class Model(nn.Module):
     def score(self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None) -> tuple[Tensor, Tensor]:
         """log p(token | tokens before it), B×T, zero past a row's end; and the state to carry on from."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def next_token(self, state: Tensor | None = None) -> Tensor:
+        """log p(next token | all before), B×V; with no state, of the first token, 1×V.
+
+        By the score of every word; kinds that know all words at once say so themselves.
+        """
+        words_V1 = torch.arange(self.config.vocab_size, device=self.device)[:, None]
+        if state is None:
+            return self.score(words_V1)[0].T
+        distinct_UN, place_B = state.unique(dim=0, return_inverse=True)
+        scores = [self.score(words_V1, row_N.expand(len(words_V1), -1))[0].squeeze(1) for row_N in distinct_UN]
+        return torch.stack(scores)[place_B] if scores else torch.zeros(0, len(words_V1), device=self.device)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        batch: int,
+        length: int,
+        state: Tensor | None = None,
+        end: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Samples:
+        """Token sequences drawn from the model; `end` stops a row."""
+        lengths_B = torch.full((batch,), length, device=self.device)
+        return sample_words(self, lengths_B, state, end, generator)
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Parameters of networks that make the model's vectors, and may learn at a rate of their own; mostly none."""

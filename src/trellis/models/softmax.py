@@ -28,6 +28,10 @@ class TiedWords(nn.Module):
         """log softmax(vectors · hidden + bias) of one word each, N."""
         return word_log_probs(hidden_NR, self.vectors, self.bias, ids_N)
 
+    def all_log_probs(self, hidden_NR: Tensor) -> Tensor:
+        """The same of every word, N×V."""
+        return functional.linear(hidden_NR, self.vectors, self.bias).log_softmax(1)
+
 
 def word_log_probs(hidden_NR: Tensor, vectors_VR: Tensor, bias_V: Tensor | None, ids_N: Tensor) -> Tensor:
     """log softmax(vectors · hidden + bias) of one word each, N; the logits of all words are a passing matter.

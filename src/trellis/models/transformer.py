@@ -106,6 +106,15 @@ class TransformerLM(Model):
         log_prob_BT = log_prob_N.new_zeros(ids_BT.shape).masked_scatter(inside_BT, log_prob_N)
         return log_prob_BT, self._last(all_BN, past_B, lengths_B)
 
+    @torch.no_grad()
+    def next_token(self, state: Tensor | None = None) -> Tensor:
+        """log p(next token | all before in its window), B×V; with no state, of the first token, 1×V."""
+        any_B1 = torch.zeros(1 if state is None else len(state), 1, dtype=torch.int64, device=self.device)
+        texts = Texts.of(any_B1, state, None, (self.config.vocab_size, self.config.context - 1), self.device)
+        windows = self._windows(texts.whole(), (texts.before_BN != NOTHING).sum(1), texts.lengths_B)
+        hidden_BR = self._hidden(windows.ids_MW)[windows.scored_MW]  # before the token, whichever it is
+        return functional.linear(hidden_BR, self._words_VR).log_softmax(1)
+
     def _windows(self, all_BN: Tensor, past_B: Tensor, lengths_B: Tensor) -> _Windows:
         """Cut rows into windows; the carried tokens, `past_B` of them, are the beginning of a row's first."""
         context, end_B = self.config.context, past_B + lengths_B
