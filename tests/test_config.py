@@ -125,11 +125,50 @@ def test_settings_that_contradict_each_other(overrides, said):
         ("model:\n  states: 3\n bad: [", "line 3 is not sound YAML"),
         ("- 1\n- 2\n", "must hold groups of settings"),
         ("a: !!python/object:os.system {}\n", "is not sound YAML"),
+        ("model: {kind: [2001-01-01]}\n", "there is no kind of model '\\['2001-01-01'\\]'"),
+        ("training:\n  epochs: " + "9" * 5000, "a number of too many digits"),
+        ("model:\n  states: 0x" + "f" * 5000, "a number of too many digits"),
+        ("[" * 20_000, "nested deeper than any settings"),
+        ("data: &a {corpus: x}\ntraining: *a\n", "line 2 is not sound YAML: aliases are not read"),
+        ("training: &a {lr: *a}\n", "aliases are not read"),
+        ("#" * 2**20 + "\n", "larger than any file of settings"),
     ],
+    ids=["cut", "list", "object", "date", "digits", "hexadecimal", "deep", "alias", "itself", "large"],
 )
 def test_files_that_are_not_a_config(tmp_path, text, said):
     with pytest.raises(TrellisError, match=said):
         load(written(tmp_path, text))
+
+
+def test_aliases_that_stand_for_gigabytes_are_not_expanded(tmp_path):
+    doubled = "".join(f"x{i + 1}: &x{i + 1} [*x{i}, *x{i}]\n" for i in range(40))
+    with pytest.raises(TrellisError, match="line 2 is not sound YAML: aliases are not read, write the value out"):
+        load(written(tmp_path, f"x0: &x0 [z]\n{doubled}model: {{kind: *x40}}\n"))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('out="\\0"', "'out' holds a zero byte"),
+        ('data.corpus="a\\0b"', "'data.corpus' holds a zero byte"),
+        ("training.epochs=1e308", "training.epochs=1e\\+308 cannot be meant: give a number from 1e-06 to 1e\\+06"),
+        ("training.epochs=5e-324", "cannot be meant"),
+        ("training.validations=5e-324", "cannot be meant"),
+        ("training.accumulate=99999999999999", "cannot be meant"),
+        ("training.length=99999999999999", "cannot be meant"),
+        ("training.batch_size=99999999999999", "cannot be meant"),
+        ("training.keep=1" + "0" * 30, "'training.keep' is too large a number: give one below 2\\^63"),
+        ("training.keep=1.0e+30", "'training.keep' is too large a number"),
+        ("training.lr=1" + "0" * 400, "'training.lr' is too large a number"),
+        ("model.states=1" + "0" * 30, "'model.states' is too large a number"),
+        ("data.vocab_size=99999999999", "data.vocab_size=99,999,999,999 is more than 16,777,216"),
+        ("training.lr=2001-01-01", "'training.lr' must be a number, not '2001-01-01'"),
+    ],
+    ids=lambda value: value[:30].strip(),
+)
+def test_what_cannot_be_meant_is_refused_at_once(override, said):
+    with pytest.raises(TrellisError, match=said):
+        load(None, [override])
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -137,6 +176,8 @@ def test_files_that_cannot_be_read(tmp_path):
         load(tmp_path / "none.yaml")
     with pytest.raises(TrellisError, match="cannot be read"):
         load(tmp_path)
+    with pytest.raises(TrellisError, match="larger than any file of settings"):
+        load(Path("/dev/zero"))
     (tmp_path / "latin.yaml").write_bytes(b"out: caf\xe9\n")
     with pytest.raises(TrellisError, match="not UTF-8 at byte 8"):
         load(tmp_path / "latin.yaml")

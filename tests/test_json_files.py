@@ -26,7 +26,7 @@ def test_what_is_json_is_read_as_python_reads_it(value):
 
 @pytest.mark.parametrize(
     "text",
-    ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", '{"a": [NaN]}', "1" * 41, "-" + "9" * 5000, "[" + "1" * 10**6],
+    ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", '{"a": [NaN]}', "1" * 301, "-" + "9" * 5000, "[" + "1" * 10**6],
     ids=lambda text: text[:12],
 )
 def test_numbers_that_are_none_are_refused(text):
@@ -37,7 +37,7 @@ def test_numbers_that_are_none_are_refused(text):
 def test_infinities_are_read_where_they_are_asked_for():
     assert parse_json("[Infinity, -Infinity, 1e999]", infinite=True) == [float("inf"), -float("inf"), float("inf")]
     with pytest.raises(ValueError, match="digits"):
-        parse_json("1" * 41, infinite=True)
+        parse_json("1" * 301, infinite=True)
 
 
 @pytest.mark.parametrize("opened", ["[", '{"a":'])

@@ -27,6 +27,7 @@ from trellis.training.settings import TrainingSettings
 
 # Stands in for the vocabulary until the tokenizer is known, so that all else is checked at once: no limit is above it.
 ANY_VOCABULARY = 2**31 - 1
+LARGEST = 1 << 20  # bytes of a file of settings
 FOUND = {"vocab_size", "architecture"}  # what a model's shape has that no settings say
 # A run may go on with another value of these: they do not touch what it learns.
 FREE = ("out", "data.data_dir", "training.keep", "training.checkpoint_every", "training.device")
@@ -151,13 +152,17 @@ def run_of(model: Path) -> RunConfig:
 def read(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds groups of settings."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:  # which may be a pipe, and one without end
+            content = file.read(LARGEST + 1)
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise TrellisError(f"there is no config file {path}: check the path.") from None
     except UnicodeDecodeError as error:
         raise TrellisError(f"{path} is not UTF-8 at byte {error.start}: convert it.") from None
     except OSError as error:
         raise TrellisError(f"{path} cannot be read ({error.strerror}): name a YAML file.") from None
+    if len(content) > LARGEST:
+        raise TrellisError(f"{path} is larger than any file of settings ({LARGEST:,} bytes): name a YAML file.")
     found = _parse(text, str(path))
     if not isinstance(found, dict | None):
         raise TrellisError(f"{path} must hold groups of settings such as 'training:', not {found!r:.40}.")
@@ -166,13 +171,41 @@ def read(path: Path) -> dict[str, Any]:
 
 def _parse(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)  # a safe loader, and stricter
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark and text.count("\n") else ""
         raise TrellisError(f"{where}{line} is not sound YAML: {error.problem}.") from None
     except yaml.YAMLError as error:
         raise TrellisError(f"{where} is not sound YAML: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise TrellisError(f"{where} is nested deeper than any settings: give groups of settings.") from None
+    except ValueError:  # a number of more digits than Python reads
+        raise TrellisError(f"{where} holds a number of too many digits: give a smaller one.") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader without what no settings need: dates, and aliases, a few of which can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases are not read, write the value out", mark)
+        return super().compose_node(parent, index)
+
+    def whole_number(self, node: yaml.ScalarNode) -> int:
+        """A whole number of any base, if it is one that Python can spell."""
+        number = self.construct_yaml_int(node)
+        str(number)  # ValueError
+        return number
+
+    def text(self, node: yaml.ScalarNode) -> str:
+        """A date as it is written."""
+        return str(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.whole_number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.text)
 
 
 def _set(values: dict[str, Any], override: str) -> None:

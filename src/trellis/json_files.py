@@ -11,7 +11,7 @@ from trellis.errors import TrellisError
 
 LARGEST = 1 << 28  # bytes; the largest tokenizers that people use have a tenth of this
 DEEPEST = 64  # objects and lists within each other
-DIGITS = 40  # of whole numbers: transformers writes one of 31 for a text that may be of any length
+DIGITS = 300  # of whole numbers, each of which is a finite float then
 RESTORE = "restore it or use an older checkpoint"
 
 

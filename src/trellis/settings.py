@@ -103,10 +103,16 @@ def _fit_plain(kind: type, value: Any, name: str) -> Any:
             value = float(value)
         except ValueError:
             raise TrellisError(f"'{name}' must be a number, not {value!r}.") from None
+        except OverflowError:
+            raise TrellisError(f"'{name}' is too large a number: give a smaller one.") from None
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         raise TrellisError(f"'{name}' must be a finite number, not {value}.")
     if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
+    if type(value) is int and abs(value) >= 2**63:
+        raise TrellisError(f"'{name}' is too large a number: give one below 2^63.")
+    if type(value) is str and "\0" in value:
+        raise TrellisError(f"'{name}' holds a zero byte, which no text or path has: take it out.")
     if type(value) is not kind:
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise TrellisError(f"'{name}' must be {names[kind]}, not {value!r}.")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,8 +118,10 @@ def test_ids_outside_the_vocabulary(refused, model, capsys):
     ids = np.fromfile(f"{folder}/ids.bin", dtype="<u2")
     ids[7] = 99
     ids.tofile(f"{folder}/ids.bin")
-    for arguments in (["evaluate", model, folder], ["inspect", model, "--corpus", folder]):
-        assert "token id 99 is outside the model's vocabulary of 5" in refused(*arguments)
+    for said in ("ids.bin has changed since it was written", "ids.bin is broken; delete"):
+        for arguments in (["evaluate", model, folder], ["inspect", model, "--corpus", folder]):
+            assert said in refused(*arguments)
+        Path(folder, "manifest.json").unlink(missing_ok=True)
 
 
 def test_ids_of_another_tokenizer(refused, model, capsys):
@@ -157,11 +160,14 @@ def test_models_of_another_vocabulary_kind_or_version(refused, model):
         ({"states": 0}, "at least one state"),
     ):
         (model / "config.json").write_text(json.dumps({**about, **change}))
+        (model / "manifest.json").unlink(missing_ok=True)
         assert said in refused("sample", model)
 
 
 def test_a_model_with_somebody_elses_tokenizer(refused, model):
     WordTokenizer(["<unk>", "<eos>", "x", "y", "z"]).save(model)
+    assert "tokenizer.json has changed since it was written" in refused("sample", model)
+    (model / "manifest.json").unlink()
     assert "not the one its model was trained with" in refused("sample", model)
 
 
@@ -246,7 +252,8 @@ def test_a_checkpoint_cut_short(refused, run, name):
     (checkpoint,) = run.glob("checkpoint-*")
     whole = (checkpoint / name).read_bytes()
     (checkpoint / name).write_bytes(whole[: len(whole) // 2])
-    assert "cut short or damaged" in refused("train", run, "--resume")
+    said = refused("train", run, "--resume")
+    assert f"{name} has changed" in said or f"{name} is cut short or damaged" in said
 
 
 def test_a_run_without_a_model_yet(refused, run):
@@ -344,4 +351,51 @@ def test_a_bug_still_shows_itself(model, monkeypatch):
 def test_clusters_need_a_folder_before_they_are_found(refused):
     assert "there is no folder no/such to write text.paths into" in refused(
         "cluster", "text.txt", "--clusters", 2, "--out", "no/such/text.paths"
+    )
+
+
+SEEDED = {
+    "sample": ["sample", "MODEL"],
+    "decode": ["decode", "MODEL", "TEXT", "--samples", "2"],
+    "ask": ["ask", "MODEL", "a", "--next", "1", "--draw", "2"],
+    "write": ["write", "MODEL"],
+    "synthesise": ["synthesise", "new"],
+}
+
+
+@pytest.mark.parametrize(
+    "seed", ["18446744073709551616", "9223372036854775808", "-1", "9" * 5000, "x"], ids=lambda s: s[:20]
+)
+@pytest.mark.parametrize("command", SEEDED.values(), ids=SEEDED)
+def test_seeds_out_of_range(refused, model, command, seed):
+    said = refused(*[{"MODEL": model, "TEXT": "text.txt"}.get(word, word) for word in command], "--seed", seed)
+    assert "seed" in said
+
+
+NUMBERS = {
+    "sample --count": ["sample", "MODEL", "--count"],
+    "sample --length": ["sample", "MODEL", "--length"],
+    "decode --k": ["decode", "MODEL", "TEXT", "--k"],
+    "decode --samples": ["decode", "MODEL", "TEXT", "--samples"],
+    "fill --best": ["fill", "MODEL", "TEXT", "--best"],
+    "write --length": ["write", "MODEL", "--length"],
+    "ask --next": ["ask", "MODEL", "a", "--next"],
+}
+
+
+@pytest.mark.parametrize("number", ["1000000000000000000000000000000", "99999999999999", "-1"])
+@pytest.mark.parametrize("command", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_that_nobody_means(refused, model, command, number):
+    refused(*[{"MODEL": model, "TEXT": "text.txt"}.get(word, word) for word in command], number)
+
+
+def test_names_that_are_too_long_for_a_file(refused):
+    said = refused("train", "data.corpus=" + ",".join(f"text-{number}.txt" for number in range(1000)))
+    assert "is too long for the name of a file: name several as a list" in said
+    assert len(said) < 300
+    assert (
+        "there is no file missing-0.txt"
+        in refused(
+            "train", "data.corpus=[" + ", ".join(f"missing-{number}.txt" for number in range(1000)) + "]"
+        ).lower()
     )

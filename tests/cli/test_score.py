@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import threading
 
 import pytest
 import torch
@@ -97,3 +99,20 @@ def test_a_fitted_model_of_samples_begins_at_the_start_distribution(capsys, tmp_
     (tmp_path / "lines.txt").write_text(f"{LINES[0]}\n")
     (found,) = records(done(capsys, "score", tmp_path / "model", tmp_path / "lines.txt", "--json"))
     assert found["log_prob"] == pytest.approx(float(fitted.score(LINES[0])[0]), rel=1e-4)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(capsys, monkeypatch, run, tmp_path):
+    type_in(monkeypatch, "the cat saw a bone\n")
+    plain = done(capsys, "score", run)
+    type_in(monkeypatch, "\ufeffthe cat saw a bone\n")
+    assert done(capsys, "score", run) == plain
+    (tmp_path / "marked.txt").write_text("\ufeffthe cat saw a bone\n", encoding="utf-8")
+    assert done(capsys, "score", run, tmp_path / "marked.txt") == plain
+
+
+def test_lines_out_of_a_pipe(capsys, run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=(tmp_path / "pipe").write_text, args=["the cat saw a bone\n"], daemon=True).start()
+    piped = done(capsys, "score", run, tmp_path / "pipe")
+    (tmp_path / "file").write_text("the cat saw a bone\n")
+    assert piped == done(capsys, "score", run, tmp_path / "file")

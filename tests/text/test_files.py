@@ -1,8 +1,10 @@
 import gzip
 import io
 import json
+import os
 import random
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -202,3 +204,46 @@ def test_numpy_files_of_anything_else_are_refused(array, said, tmp_path):
     np.save(tmp_path / "x.npy", array)
     with pytest.raises(TrellisError, match=said):
         list(files.read_documents([tmp_path / "x.npy"]))
+
+
+def fed(path, *contents):
+    """A pipe, and a thread that writes to it: each content for one reader, and nothing for those who come after."""
+
+    def write():
+        for content in contents:
+            path.write_bytes(content)
+
+    os.mkfifo(path)
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("text", b"one\ntwo\n"), ("text.jsonl", b'{"text": "one"}\n{"text": "two"}\n'),
+     ("text.txt.gz", gzip.compress(b"one\ntwo\n", mtime=0))],
+)  # fmt: skip
+def test_a_pipe_is_read_once_and_may_be_asked_for_again(tmp_path, name, content):
+    pipe = fed(tmp_path / name, content)
+    for _ in range(2):
+        paths = files.check_files([pipe])
+        assert list(files.read_documents(paths)) == ["one", "two"]
+    assert files.hash_files(paths) == files.hash_files(files.check_files([pipe]))
+
+
+def test_an_empty_pipe_and_a_device_are_refused(tmp_path):
+    with pytest.raises(TrellisError, match="is empty; give a file with text in it"):
+        files.check_files([fed(tmp_path / "pipe", b"")])
+    with pytest.raises(TrellisError, match="/dev/zero is a device and no file"):
+        files.check_files(["/dev/zero"])
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1e999", "[" * 5000])
+def test_numbers_and_depths_beside_the_text_do_not_end_in_a_traceback(tmp_path, number):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "fine", "n": {number}}}\n')
+    if number == "1e999":
+        assert list(files.read_documents([tmp_path / "a.jsonl"])) == ["fine"]
+        return
+    with pytest.raises(TrellisError, match=r"a\.jsonl line 1 is not JSON .*; mend it or take it out"):
+        list(files.read_documents([tmp_path / "a.jsonl"]))

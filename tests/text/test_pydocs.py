@@ -1,3 +1,4 @@
+import errno
 import json
 import re
 from collections import Counter
@@ -5,6 +6,7 @@ from collections import Counter
 import pytest
 
 import trellis.text.pydocs as library
+from trellis import folders
 from trellis.text.corpora import SPLITS
 from trellis.text.pydocs import paragraphs, prose, pydocs, split_of, tokenise
 
@@ -85,13 +87,26 @@ def test_a_source_stays_on_its_side_for_ever():
 def test_what_was_kept_on_disk_is_what_a_reading_gives(tmp_path, monkeypatch):
     monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
     fresh = everything_again()
-    (kept,) = tmp_path.iterdir()
+    (kept,) = tmp_path.glob("pydocs-*/sentences.json")
     assert json.loads(kept.read_text(encoding="utf-8")) == [list(pair) for pair in fresh]
     with monkeypatch.context() as patched:
         patched.setattr(library, "_read_library", None)
         assert everything_again() == fresh
-    kept.write_text('[["cut short')
-    assert everything_again() == fresh
+    for damage in ('[["cut short', "[" * 9999, kept.read_text(encoding="utf-8").replace("the", "thy", 1)):
+        kept.write_text(damage, encoding="utf-8")
+        assert everything_again() == fresh
+
+
+def test_a_full_disk_costs_only_time_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
+    monkeypatch.setattr(library, "_read_library", lambda: (("a sentence .", "train"),))
+    monkeypatch.setattr(folders, "_to_disk", full)
+    assert everything_again() == (("a sentence .", "train"),)
+    assert list(tmp_path.iterdir()) == []
+    library._sentences.cache_clear()
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
 import json
+import random
+import re
 
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models
 
 from trellis.errors import TrellisError
-from trellis.text import SubwordTokenizer, load_tokenizer
+from trellis.text import SubwordTokenizer, load_tokenizer, subwords
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +107,22 @@ def test_the_token_that_begins_a_text_is_not_lost(bpe, told, tmp_path):
     load_tokenizer(tmp_path / "first").save(tmp_path / "again")
     assert json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["bos_token"] == "<s>"
     assert load_tokenizer(tmp_path / "again").fingerprint() == bpe.fingerprint(), "ids do not depend on it"
+
+
+@given(st.lists(st.text("ab \t", max_size=60)), st.integers(2, 7))
+def test_documents_are_cut_within_long_words_alone(documents, longest):
+    """The pieces are the document, none of them has a longer run, and what has no longer one is one piece."""
+    long = re.compile(rf"\S{{{longest}}}|\s{{{longest}}}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subwords, "_LONG", long)
+        for document in documents:
+            pieces = list(subwords._cut([document]))
+            assert "".join(pieces) == document
+            assert max(len(run) for piece in pieces for run in re.findall(r"\S+|\s+|$", piece)) <= longest
+            assert len(pieces) == 1 + len(long.findall(document))
+
+
+def test_a_word_without_end_is_learnt_in_pieces():
+    """One word of 300,000 letters: as a whole, it would take the square of that."""
+    letters = random.Random(0).choices("abcdefghij", k=300_000)
+    assert SubwordTokenizer.train_bpe(["".join(letters)], 300).vocab_size == 300

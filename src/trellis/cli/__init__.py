@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -146,6 +147,8 @@ def _disk_sentence(error: OSError) -> str:
     where = f" at {error.filename}" if error.filename else ""
     if error.errno in FULL:
         return f"the disk is full{where}: make room and run again, training with --resume."
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{error.filename!s:.60}… is too long for the name of a file: name several as a list, [a.txt, b.txt]."
     return f"{error.strerror or error}{where}."
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trellis.cli import terminal
+from trellis.cli.terminal import MANY
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ def run(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What was read so far; ___ is a gap of one word.")] = "",
     then: Annotated[str | None, typer.Option(metavar="TEXT", help="How probable it is to go on so.")] = None,
     next_: Annotated[
-        int | None, typer.Option("--next", min=1, metavar="N", help="The best ways to go on for N words.")
+        int | None, typer.Option("--next", min=1, max=MANY, metavar="N", help="The best ways to go on for N words.")
     ] = None,
     within: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How probable it is that N words meet the --constraint.")
+        int | None,
+        typer.Option(min=1, max=MANY, metavar="N", help="How probable it is that N words meet the --constraint."),
     ] = None,
     constraint: Annotated[
         str | None, typer.Option(metavar="WHAT", help="Such as contains(list) & ~contains(dict).")
@@ -40,9 +42,10 @@ def run(
     against: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The text by this model too, token by token.")
     ] = None,
-    best: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the most probable answers.")] = 5,
+    best: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="How many of the most probable answers.")] = 5,
     draw: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Draw so many answers by their probability instead.")
+        int | None,
+        typer.Option(min=1, max=MANY, metavar="N", help="Draw so many answers by their probability instead."),
     ] = None,
     seed: terminal.Seed = 0,
     bos: terminal.Bos = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from trellis.cli import terminal
+from trellis.cli.terminal import MANY
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -28,18 +29,21 @@ HEADS = {"paths": ["ln p"], "posterior": [], "samples": ["draw"]}
 def run(
     model: terminal.Model,
     files: terminal.Files = None,
-    k: Annotated[int, typer.Option("--k", min=1, metavar="N", help="How many of the most probable paths.")] = 1,
+    k: Annotated[
+        int, typer.Option("--k", min=1, max=MANY, metavar="N", help="How many of the most probable paths.")
+    ] = 1,
     posterior: Annotated[
         bool, typer.Option("--posterior", help="The most probable state at each position, with its probability.")
     ] = False,
     samples: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Draw so many paths from the posterior instead.")
+        int, typer.Option(min=0, max=MANY, metavar="N", help="Draw so many paths from the posterior instead.")
     ] = 0,
     entropy: Annotated[
         bool, typer.Option("--entropy", help="Also how unsure the path is: its posterior's entropy in nats.")
     ] = False,
     words: Annotated[
-        int, typer.Option(min=0, metavar="N", help="How many of each state's foremost words to print with it.")
+        int,
+        typer.Option(min=0, max=MANY, metavar="N", help="How many of each state's foremost words to print with it."),
     ] = 3,
     tokens: Annotated[bool, typer.Option("--tokens", help="A row for every token.")] = False,
     seed: terminal.Seed = 0,

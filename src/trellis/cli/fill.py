@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trellis.cli import terminal
+from trellis.cli.terminal import MANY
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ EXAMPLE = (
 def run(
     model: terminal.Model,
     files: terminal.Files = None,
-    best: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the best words for each gap.")] = 5,
+    best: Annotated[
+        int, typer.Option(min=1, max=MANY, metavar="N", help="How many of the best words for each gap.")
+    ] = 5,
     bos: terminal.Bos = None,
     eos: terminal.Eos = True,
     split: terminal.Split = "test",

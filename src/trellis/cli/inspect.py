@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trellis.cli.terminal import DataDir, Device, Json, Model, Split, Threads, console, load, print_json
+from trellis.cli.terminal import MANY, DataDir, Device, Json, Model, Split, Threads, console, load, print_json
 from trellis.errors import TrellisError
 from trellis.progress import counted, waiting
 
@@ -26,8 +26,10 @@ EXAMPLE = "Example:\n\ntrellis inspect runs/ptb-512 --states 20 --corpus ptb --s
 
 def run(
     model: Model,
-    states: Annotated[int, typer.Option(min=1, metavar="N", help="How many states to show, the most used first.")] = 10,
-    words: Annotated[int, typer.Option(min=1, metavar="N", help="How many words of each.")] = 8,
+    states: Annotated[
+        int, typer.Option(min=1, max=MANY, metavar="N", help="How many states to show, the most used first.")
+    ] = 10,
+    words: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="How many words of each.")] = 8,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="Words that set a state apart, instead of its most probable ones.")
     ] = False,

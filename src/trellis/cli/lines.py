@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,7 @@ def _standard_input() -> Iterator[str]:
         say("one sentence a line; Ctrl-D ends")
     number = 0
     for number, line in enumerate(sys.stdin.buffer, start=1):
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         try:
             yield line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

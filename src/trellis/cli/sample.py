@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import Bos, Device, Json, Model, Seed, Threads, beginning, load, print_json, say_unknown_in
+from trellis.cli.terminal import (
+    MANY,
+    Bos,
+    Device,
+    Json,
+    Model,
+    Seed,
+    Threads,
+    beginning,
+    load,
+    print_json,
+    say_unknown_in,
+)
 from trellis.errors import TrellisError
 from trellis.progress import counted, waiting
 
@@ -20,9 +32,9 @@ EXAMPLE = "Example:\n\ntrellis sample runs/pydocs-64 --prompt 'return the' --cou
 
 def run(
     model: Model,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many sentences.")] = 3,
+    count: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="How many sentences.")] = 3,
     length: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most tokens to draw; a sentence may end sooner.")
+        int, typer.Option(min=1, max=MANY, metavar="N", help="Most tokens to draw; a sentence may end sooner.")
     ] = 40,
     prompt: Annotated[str, typer.Option(help="Go on from these words.")] = "",
     bos: Bos = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trellis.cli.terminal import Json, Seed, Threads, load, report
+from trellis.cli.terminal import MANY, Json, Seed, Threads, load, report
 from trellis.errors import TrellisError
 
 if TYPE_CHECKING:
@@ -31,16 +31,20 @@ def run(
     weights: Annotated[
         str | None, typer.Option(metavar="W,W,…", help="Prior weights of the models. (default: equal)")
     ] = None,
-    documents: Annotated[int, typer.Option(min=1, metavar="N", help="How many documents.")] = 1000,
-    length: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of each; one may end sooner.")] = 128,
-    concepts: Annotated[int, typer.Option(min=1, metavar="N", help="HMMs to draw.")] = 5,
-    states: Annotated[int, typer.Option(min=1, metavar="N", help="States of each.")] = 10,
-    vocab_size: Annotated[int, typer.Option(min=2, metavar="N", help="Symbols, whole numbers from 0.")] = 50,
+    documents: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="How many documents.")] = 1000,
+    length: Annotated[
+        int, typer.Option(min=1, max=MANY, metavar="N", help="Tokens of each; one may end sooner.")
+    ] = 128,
+    concepts: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="HMMs to draw.")] = 5,
+    states: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="States of each.")] = 10,
+    vocab_size: Annotated[int, typer.Option(min=2, max=MANY, metavar="N", help="Symbols, whole numbers from 0.")] = 50,
     transitions: Annotated[
         str, typer.Option(metavar="KIND", help="dirichlet, or permutations: a mixture of random permutations.")
     ] = "dirichlet",
     concentration: Annotated[float, typer.Option(help="Dirichlet: of starts and transitions.")] = 0.1,
-    permutations: Annotated[int, typer.Option(min=1, metavar="N", help="How many permutations are mixed.")] = 100,
+    permutations: Annotated[
+        int, typer.Option(min=1, max=MANY, metavar="N", help="How many permutations are mixed.")
+    ] = 100,
     temperature: Annotated[float, typer.Option(help="Permutations: low ones make few of them count.")] = 0.1,
     emission_concentration: Annotated[float, typer.Option(help="Dirichlet: of emissions.")] = 0.1,
     shared_emissions: Annotated[

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trellis.text.unknown import UnknownWords
 
 LARGEST_SEED = 2**63 - 1
+MANY = 1_000_000  # of anything that is asked for by number: more would never end, or never fit in memory
 
 
 def import_torch() -> None:
@@ -57,7 +58,7 @@ def _use_threads(threads: int | None) -> None:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead, for machines.")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, callback=_use_threads, metavar="N", help="Processor threads. (default: all)"),
+    typer.Option(min=1, max=4096, callback=_use_threads, metavar="N", help="Processor threads. (default: all)"),
 ]
 DataDir = Annotated[
     str | None,

@@ -121,7 +121,7 @@ def configure(arguments: list[str], data_dir: str | None) -> tuple[RunConfig, Ma
     from trellis.config import load_told
     from trellis.models.storage import RUN_FILE
 
-    named = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
+    named = [argument for argument in arguments if "=" not in argument or _is_file(argument)]
     overrides = [argument for argument in arguments if argument not in named]
     path, texts = _config_and_texts(named)
     if texts:
@@ -135,6 +135,13 @@ def configure(arguments: list[str], data_dir: str | None) -> tuple[RunConfig, Ma
     if config.out is None and "states" not in told and hasattr(config.model, "states"):
         config = dataclasses.replace(config, out=str(config.folder).removesuffix(f"-{config.model.states}"))
     return config, told
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # too long for a name, as a list of files in a setting may be
+        return False
 
 
 def _config_and_texts(named: list[str]) -> tuple[Path | None, list[str]]:

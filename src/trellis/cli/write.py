@@ -8,6 +8,7 @@ import typer
 
 from trellis.cli import terminal
 from trellis.cli.ask import print_best
+from trellis.cli.terminal import MANY
 
 EXAMPLE = (
     "Examples:\n\ntrellis write runs/pydocs 'contains(list)' --count 5\n\n"
@@ -18,11 +19,11 @@ EXAMPLE = (
 def run(
     model: terminal.Model,
     constraint: Annotated[str, typer.Argument(metavar="CONSTRAINT", help="Such as contains(list) & length(5, 12).")],
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many texts to draw.")] = 3,
+    count: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="How many texts to draw.")] = 3,
     best: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The N most probable texts instead of drawn ones.")
+        int | None, typer.Option(min=1, max=MANY, metavar="N", help="The N most probable texts instead of drawn ones.")
     ] = None,
-    length: Annotated[int, typer.Option(min=1, metavar="N", help="Most tokens of a text.")] = 30,
+    length: Annotated[int, typer.Option(min=1, max=MANY, metavar="N", help="Most tokens of a text.")] = 30,
     prompt: Annotated[str, typer.Option(help="Go on from these words, which the constraint is not about.")] = "",
     ended: Annotated[
         bool, typer.Option("--ended/--cut", help="Texts that end by themselves, or also ones cut at their length.")

@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import zstandard
@@ -42,7 +42,7 @@ def check_files(names: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Find every file before any work starts, so that a typing error costs a second and not an hour."""
     if not names:
         raise TrellisError("Name at least one text file, or - for standard input.")
-    paths = [spool_stdin() if name == STDIN else Path(name) for name in names]
+    paths = [spool_stdin() if name == STDIN else _spooled(Path(name)) for name in names]
     for path in paths:
         if not path.exists():
             raise TrellisError(f"There is no file {path}; check the path.")
@@ -50,19 +50,39 @@ def check_files(names: Sequence[str | os.PathLike[str]]) -> list[Path]:
             raise TrellisError(f"{path} is a folder; name the text files inside it.")
         if path.stat().st_size == 0 and path.is_file():
             raise TrellisError(f"{path} is empty; give a file with text in it.")
+        if not path.is_file():
+            raise TrellisError(f"{path} is a device and no file; name a text file, or - for standard input.")
         if not os.access(path, os.R_OK):
             raise TrellisError(f"{path} cannot be read; change its permissions.")
     return paths
 
 
+def _spooled(path: Path) -> Path:
+    """The file; of a pipe, as of `<(zcat a.gz)`, a copy of all that comes out of it."""
+    return _spool_pipe(path, path.stat().st_ino) if path.is_fifo() else path
+
+
 @functools.cache
-def spool_stdin() -> Path:
-    """Copy standard input to a temporary file, because hashing and tokenising each need to read it."""
-    handle, name = tempfile.mkstemp(prefix="trellis-stdin-", suffix=".txt")
+def _spool_pipe(path: Path, inode: int) -> Path:
+    """Read a pipe, once in this process."""
+    with path.open("rb") as pipe:
+        return _spool(pipe, "".join(path.suffixes[-2:]) or ".txt")
+
+
+def _spool(source: BinaryIO, suffix: str) -> Path:
+    """Copy what can be read only once to a temporary file, because hashing and tokenising each need to read it."""
+    handle, name = tempfile.mkstemp(prefix="trellis-", suffix=suffix)
     path = Path(name)
     atexit.register(path.unlink, missing_ok=True)
     with os.fdopen(handle, "wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        shutil.copyfileobj(source, file)
+    return path
+
+
+@functools.cache
+def spool_stdin() -> Path:
+    """A temporary file with all of standard input."""
+    path = _spool(sys.stdin.buffer, ".txt")
     if path.stat().st_size == 0:
         raise TrellisError("Standard input is empty; pipe some text into it.")
     return path

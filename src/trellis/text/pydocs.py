@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.errors import TrellisError
-from trellis.folders import default_cache, write_atomically
+from trellis.folders import default_cache, whole_folder
 from trellis.json_files import read_json
+from trellis.manifests import check_listed
 from trellis.progress import Progress
 
 _SKIPPED = {
@@ -59,13 +60,15 @@ def pydocs(split: str) -> tuple[str, ...]:
 @functools.cache
 def _sentences() -> tuple[tuple[str, str], ...]:
     """Every sentence and its split; kept on disk, because parsing the library takes seconds."""
-    path = default_cache() / f"pydocs-{_edition()}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or damaged: made again
-        return tuple((sentence, side) for sentence, side in read_json(path))
+    folder = default_cache() / f"pydocs-{_edition()}"
+    path = folder / "sentences.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, TrellisError):  # not there, or damaged: made again
+        check_listed(path)
+        return tuple((str(sentence), str(side)) for sentence, side in read_json(path))
     found = _read_library()
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs seconds, not the corpus
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(found, ensure_ascii=False))
+    with contextlib.suppress(OSError, TrellisError), whole_folder(folder) as partial:
+        # A cache that cannot be written costs seconds, not the corpus.
+        (partial / path.name).write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
     return found
 
 

@@ -28,6 +28,7 @@ from trellis.text.tokenizer import Tokenizer, load_tokenizer
 from trellis.text.vocabulary import WordTokenizer
 
 BPE_SIZE = 8192
+MOST_TYPES = 1 << 24  # no text that people have has more, and a table of more would fill any memory
 LEARNT = ("words", "bpe", "characters", "integers")  # tokenizers that are made from a text
 NONE = "none"  # data.valid: learn from all of the text
 
@@ -57,6 +58,8 @@ class DataSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise TrellisError(f"data.{name} must be at least 1, not {value}.")
+        if self.vocab_size is not None and self.vocab_size > MOST_TYPES:
+            raise TrellisError(f"data.vocab_size={self.vocab_size:,} is more than {MOST_TYPES:,}: set fewer types.")
         if self.vocab_size is not None and self.tokenizer not in LEARNT:
             raise TrellisError(
                 f"data.vocab_size is for tokenizers learnt from the text: leave it out with {self.tokenizer}."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trellis.text.vocabulary import EOS
 # Tried in this order when a folder does not say which token ends a document.
 _USUAL_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", EOS)
 _BYTES = 256
+_LONG = re.compile(r"\S{1000}|\s{1000}")
 
 
 class SubwordTokenizer:
@@ -57,7 +59,11 @@ class SubwordTokenizer:
 
     @classmethod
     def train_bpe(cls, documents: Iterable[str], vocab_size: int) -> SubwordTokenizer:
-        """Learn byte-level BPE: every byte is a token, so nothing is ever unknown; `<eos>` has id 0."""
+        """Learn byte-level BPE: every byte is a token, so nothing is ever unknown; `<eos>` has id 0.
+
+        Words of more than a thousand characters are learnt from in pieces: a merge moves all of a word that follows it,
+        so that learning would take the square of a word's length.
+        """
         if vocab_size <= _BYTES:
             raise TrellisError(f"A byte-level vocabulary needs {_BYTES + 1} tokens or more; raise vocab_size.")
         tokenizer = HuggingFaceTokenizer(models.BPE())
@@ -69,7 +75,7 @@ class SubwordTokenizer:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(several(documents), trainer)
+        tokenizer.train_from_iterator(_cut(several(documents)), trainer)
         return cls(tokenizer, EOS)
 
     def __repr__(self) -> str:
@@ -123,6 +129,16 @@ class SubwordTokenizer:
         """Hash the tokenizer and its document end, all that decides the ids in a file."""
         content = f"{self._tokenizer.to_str()}\n{self.eos_id}\n{self.unk_id}"
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _cut(documents: Iterable[str]) -> Iterator[str]:
+    """The documents, cut within words and runs of spaces that are too long to learn from."""
+    for document in documents:
+        begin = 0
+        for long in _LONG.finditer(document):
+            yield document[begin : long.end()]
+            begin = long.end()
+        yield document[begin:]
 
 
 def _spelling(token: Any) -> str | None:

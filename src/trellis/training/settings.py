@@ -14,6 +14,10 @@ from trellis.training.objectives import OBJECTIVES
 Batching = Literal["windows", "streams", "sequences"]
 
 RESTARTS = 5  # seeds, if nothing is said
+BOUNDS = {  # beyond which a number is not meant, and a run would never end or never begin
+    "epochs": (1e-6, 1e6), "validations": (1e-6, 1e9), "accumulate": (1, 10**6), "batch_size": (1, 2**31),
+    "length": (1, 2**31),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,12 @@ class TrainingSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise TrellisError(f"training.{name} must be above 0, not {value}.")
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise TrellisError(
+                    f"training.{name}={value:g} cannot be meant: give a number from {least:g} to {most:g}."
+                )
         for name in ("warmup", "final", "step_size", "factor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TrellisError(f"training.{name} must lie between 0 and 1, not {getattr(self, name)}.")
