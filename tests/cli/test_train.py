@@ -123,6 +123,20 @@ def test_a_run_begins_with_a_teachers_labels(capsys, texts, teacher, changes, tm
     assert {path: path.read_bytes() for path in out.rglob("*.safetensors")} == before
 
 
+def test_a_teacher_of_another_text_is_refused_unless_asked_for(capsys, texts, teacher, tmp_path):
+    lines = [f"a word {number % 7} of another text" for number in range(200)]
+    (tmp_path / "other.txt").write_text("\n".join(lines))
+    other = [f"data.corpus={tmp_path / 'other.txt'}", "data.tokenizer=" + teacher.removeprefix("distill.teacher=")]
+    asked = [*other, *texts[1:], *TINY, *QUICK, teacher, f"out={tmp_path / 'r'}", "distill.tokens=300"]
+    code, _, err = call(capsys, "train", *asked)
+    assert code == 2
+    assert "train.txt, which is another text than this run's: name a teacher of this text, or set" in err
+    done(capsys, "train", *asked, "distill.any_text=true")
+    (tmp_path / "same.txt").write_text((tmp_path.parent / texts[0].removeprefix("data.corpus=")).read_text())
+    same = [f"data.corpus={tmp_path / 'same.txt'}", *texts[1:], *TINY, *QUICK, teacher, "distill.tokens=300"]
+    done(capsys, "train", *same, f"out={tmp_path / 'copy'}")
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

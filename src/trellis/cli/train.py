@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trellis.cli.teaching import check_teachers_text
 from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, report, say
 from trellis.errors import TrellisError
 from trellis.progress import counted, roughly, short_number, short_time
@@ -262,6 +263,7 @@ def distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled:
     from trellis.models.supports import support_of
 
     assert isinstance(shape, HMMConfig)
+    check_teachers_text(config, texts.train)
     support = support_of(shape, texts.train, texts.tokenizer, config.training.seed)
     return distill(
         config.distill, texts.train, texts.tokenizer, shape.states, support, data_dir=config.data.data_dir,

@@ -17,6 +17,7 @@ class DistillSettings:
     """Latent variable distillation (Liu et al. 2022): used by training.init=distill and by `trellis distill`."""
 
     teacher: str | None = None  # folder of a Hugging Face causal model or of a model of ours; random:<folder> its shape
+    any_text: bool = False  # take a teacher of ours that has learnt another text than the run's
     layer: int = -1  # whose states are clustered: −1 the last, 0 the token embeddings
     pca: int | None = None  # dimensions to keep of the teacher's; by default all
     points: int = 256  # k-means: vectors a cluster it is learnt from
