@@ -45,11 +45,15 @@ def test_killed_at_the_worst_moments_a_run_ends_with_the_same_bits(runs):
 @pytest.mark.slow
 def test_each_loss_is_told_in_two_lines(runs):
     told = [line for line in ours(runs[2]["killed"]) if "validation perplexity" not in line]
-    losses = [re.sub(" was lost: .* restart", " restart", line) for line in told if "was lost" in line]
-    ends = [f"{number} of {MOMENTS}; if it cannot, run the same command with --resume." for number in range(2, 9)]
-    # The first died before anybody knew of it, the last when nobody needed it.
-    ranks = [0, 1, 0, 0, 0, 1, 1]
-    assert losses == [f"the process of rank {rank} restart {end}" for rank, end in zip(ranks, ends, strict=True)]
+    lost = re.compile(
+        rf"the process of rank (\d) was lost: torchrun starts all processes again, restart (\d) of {MOMENTS}; if it "
+        "cannot, run the same command with --resume."
+    )
+    losses = {int(match[2]): int(match[1]) for line in told if (match := lost.fullmatch(line))}
+    # The first died before anybody knew of it, the last when nobody needed it. When they do not learn, torchrun may end
+    # the others before they have said what they know.
+    assert losses.items() <= {2: 0, 3: 1, 4: 0, 5: 0, 6: 0, 7: 1, 8: 1}.items()
+    assert {3, 4, 5, 6, 7} <= losses.keys()
     went_on = [re.sub(", in .*", "", line) for line in told if "going on" in line]
     beginning = "going on from the beginning, without a checkpoint"
     assert went_on == [beginning] * 3 + ["going on from update 8 of 12"] * 4 + ["going on from update 12 of 12"]

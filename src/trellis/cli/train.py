@@ -41,7 +41,7 @@ EXAMPLE = (
     + "\n\n".join(f"{group}. {names}" for group, names in SETTINGS.items())
     + "\n\nExamples:\n\ntrellis train novel.txt\n\ntrellis train pydocs model.states=256 training.epochs=10\n\n"
     "trellis train runs/pydocs-256 --resume\n\ntrellis train ptb-low-rank --data-dir data\n\n"
-    "torchrun --nproc-per-node 2 -m trellis train novel.txt"
+    "torchrun --nproc-per-node 2 --max-restarts 3 -m trellis train novel.txt"
 )
 STOPPED = 3
 YAML = (".yaml", ".yml")

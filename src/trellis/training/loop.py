@@ -97,11 +97,12 @@ def train(
 ) -> Trained:
     """Train a model into `folder`; `make_model` makes a fresh one from a seed.
 
-    The folder gets `metrics.jsonl`, `tensorboard/`, `checkpoint-N/` and `best/`. With `resume`, the newest checkpoint
-    there goes on and the final weights are those of a run never disturbed. `labels` gives the states of the text's
-    tokens, −1 where they are unknown, to training.objective=joint. `distilled` gives what a teacher says of the text to
-    training.init=distill: the run learns from tokens and the teacher's labels first, labelled windows before the
-    others, and after `distilled.settings.tokens` tokens by the objective that was set.
+    The folder gets `metrics.jsonl`, `tensorboard/`, `checkpoint-N/` and `best/`. With `resume`, the newest
+    checkpoint there goes on and the final weights are those of a run never disturbed; a restart by torchrun needs
+    no `resume`. `labels` gives the states of the text's tokens, −1 where they are unknown, to
+    training.objective=joint. `distilled` gives what a teacher says of the text to training.init=distill: the run
+    learns from tokens and the teacher's labels first, labelled windows before the others, and after
+    `distilled.settings.tokens` tokens by the objective that was set.
     """
     device = choose_device(settings.device)
     check_precision(settings.precision, device)
