@@ -8,7 +8,11 @@ TORCH ?= torch==2.13.0
 # What `make package` installs with: name several to try several.
 PYTHONS ?= $(PYTHON)
 
-.PHONY: help demo test bench package sanitize clean
+# An environment in which the kernels of `make sanitize` are used, and their sanitizers come first.
+SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib
+
+.PHONY: help demo test bench torture package sanitize clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
@@ -25,15 +29,17 @@ test: .venv/installed-dev  ## lint, types, every test
 bench: .venv/installed-bench  ## race against the peers on this machine, and how Trellis grows
 	$(BIN)/python -m bench
 
+torture: .venv/installed-dev  ## half an hour of faults: kills, damaged files, full disks, hostile calls
+	$(BIN)/python -m torture --minutes 30 --seed 7 --write
+
 package: .venv/installed-dev  ## build wheels and sdist, install each in a clean environment, use it there
 	TORCH="$(TORCH)" $(BIN)/python tests/install.py $(PYTHONS)
 
-sanitize: .venv/installed-dev  ## the native kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: .venv/installed-dev  ## the native kernels' tests and hostile calls under AddressSanitizer and UBSan
 	TRELLIS_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
 	@test -f build/sanitize/lib/trellis/_kernels.so  # else there is nothing to test
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib \
-	$(BIN)/python -m pytest tests/ops --ignore tests/ops/test_install.py
+	$(SANITIZED) $(BIN)/python -m pytest tests/ops --ignore tests/ops/test_install.py
+	$(SANITIZED) $(BIN)/python -m torture --minutes 3 --parts kernels models --write
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

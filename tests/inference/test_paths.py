@@ -114,7 +114,7 @@ def test_no_rows_and_no_tokens():
 
 def test_k_must_be_positive():
     start, transition = random_hmm(3, seed=4)
-    with pytest.raises(ValueError, match="at least 1, got 0"):
+    with pytest.raises(ValueError, match="cannot be 0: give 1 or more"):
         k_best(Chain.dense(start, transition, torch.zeros(1, 2, 3)), 0)
 
 

@@ -91,7 +91,7 @@ def test_no_rows():
 
 
 def test_there_must_be_samples():
-    with pytest.raises(ValueError, match="at least 1, got 0"):
+    with pytest.raises(ValueError, match="cannot be 0: give 1 or more"):
         sample_posterior(Chain.dense(*random_hmm(3, seed=1), random_log_emission(1, 2, 3, seed=1)), 0)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from trellis import TrellisError
+from trellis.errors import InputError
 from trellis.models import HMM, Bigram, HMMConfig, Unigram
 from trellis.models.asking import Asked, batch_of_ids
 from trellis.models.feed_forward import FeedForward, FeedForwardConfig
@@ -279,3 +280,23 @@ def test_rows_without_tokens_in_ragged_batches_begin_when_their_first_token_come
         assert_close(found[row, : then[row]], whole[first[row] : place])
         assert_close(last[row], whole[place:])
         assert not found[row, then[row] :].any()
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, None, "two", 2**63])
+def test_numbers_of_things_are_whole_and_not_negative(wrong):
+    model = HMM(HMMConfig(5, states=3), seed=0)
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    for ask in (
+        lambda: model.k_best(ids, wrong),
+        lambda: model.sample_posterior(ids, wrong),
+        lambda: model.sample(wrong, 3),
+        lambda: model.sample(2, wrong),
+    ):
+        with pytest.raises(InputError, match="cannot be"):
+            ask()
+    with pytest.raises(InputError, match="give 1 or more"):
+        model.k_best(ids, 0)
+    assert model.sample(0, 3).tokens_BT.shape[0] == 0
+    if wrong is not None:
+        with pytest.raises(InputError, match="the token that ends a text cannot be"):
+            model.sample(1, 2, end=wrong)

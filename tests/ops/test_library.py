@@ -16,7 +16,7 @@ from trellis.errors import TrellisError
 from trellis.ops import library
 from trellis.ops.steps import push
 
-Call = library.structure("rows_NR square_NN word_N:int start:int total_R", "N R threads", "scale")
+Call = library.structure("rows_NR square_NN word_N:int start:int? total_R?", "N R threads", "scale")
 
 
 @pytest.fixture
@@ -197,3 +197,12 @@ def test_a_size_that_is_given_must_be_that_of_the_tensors() -> None:
 def test_the_library_lies_in_the_package() -> None:
     assert library.PATH.parent == Path(trellis.__file__).parent
     assert library.PATH.name == "_kernels.so"
+
+
+def test_a_kernel_is_given_no_null_for_what_it_reads() -> None:
+    asked = library.structure("rows_NR bias_N?", "N R threads")
+    assert asked(rows_NR=torch.ones(2, 3), bias_N=None).rows_NR
+    with pytest.raises(TrellisError, match="rows_NR cannot be NoneType: give a tensor"):
+        asked(rows_NR=None, bias_N=torch.ones(2))
+    with pytest.raises(TrellisError, match="pair_B cannot be NoneType"):
+        push(torch.ones(1, 2, 2), None, torch.ones(1, 2))  # type: ignore[arg-type]

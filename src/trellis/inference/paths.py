@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.errors import InputError
 from trellis.inference.brief import brief
 from trellis.inference.chain import Chain, check_lengths
 from trellis.inference.transitions import Dense, Piece, Transition
@@ -79,7 +80,7 @@ def k_best(chain: Chain, k: int) -> KBest:
     Back-pointers take batch × time × states × k short integers; the scores of one step, `CHUNK` numbers.
     """
     if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
+        raise InputError(f"k, the number of paths, cannot be {k}: give 1 or more.")
     check_lengths(chain.lengths_B, chain.shape[1])
     lengths_B, columns = chain.lengths(), chain.columns()
     # One path of no tokens leads to each first state; ranks beyond it are empty.

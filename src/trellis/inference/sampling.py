@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trellis.errors import InputError
 from trellis.inference import log_space
 from trellis.inference.chain import Chain
 from trellis.inference.draws import draw
@@ -24,7 +25,7 @@ def sample_posterior(chain: Chain, samples: int, generator: torch.Generator | No
     p(z_t | z_t+1, o) ∝ belief[t, z_t] · transition[z_t, z_t+1]; where beliefs were too small for that, in log space.
     """
     if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
+        raise InputError(f"the number of samples cannot be {samples}: give 1 or more.")
     log_columns_NS, index_BT = chain.columns()
     done = walk(chain, log_columns_NS, index_BT)
     belief_BTS = done.rows.unsort(done.belief_TBS, 1).transpose(0, 1)

@@ -5,6 +5,7 @@ Shapes and kinds of numbers are looked at here, which costs nothing beside any q
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -190,6 +191,17 @@ def asked_rows(ids: Any, state: Any, lengths: Any, width: int, like: Tensor) -> 
     lengths_B = lengths_of_rows(lengths, len(ids_BT), ids_BT.device)
     check_lengths(lengths_B, ids_BT.shape[1])
     return ids_BT, state_of_rows(state, len(ids_BT), width, like), lengths_B
+
+
+def count(given: Any, what: str, least: int = 0) -> int:
+    """How many of something are asked for, as a whole number."""
+    try:
+        found = operator.index(given)
+    except TypeError:
+        raise InputError(f"{what} cannot be {given!r}: give a whole number.") from None
+    if found < least or found >= 2**63:
+        raise InputError(f"{what} cannot be {found}: give {least} or more.")
+    return found
 
 
 def _check_before(before_BN: Tensor, vocab_size: int) -> None:

@@ -14,7 +14,7 @@ from trellis.inference.brief import brief
 from trellis.inference.chain import check_lengths
 from trellis.inference.forward import possible
 from trellis.models import generation
-from trellis.models.asking import Asked, state_of_rows
+from trellis.models.asking import Asked, count, state_of_rows
 from trellis.models.chain_of import chain_of
 from trellis.models.distributions import Distributions
 from trellis.models.filling import Filled, fill
@@ -108,6 +108,7 @@ class Questions(Distributions):
         missing_BT: MaybeTensor = None,
     ) -> KBest:
         """The k most probable state paths of each row."""
+        k = count(k, "k, the number of paths,", 1)
         return self._ask(inference.k_best, ids_BT, state, lengths_B, missing_BT, k)
 
     @torch.no_grad()
@@ -121,6 +122,7 @@ class Questions(Distributions):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """State paths drawn from the posterior, B×N×T."""
+        samples = count(samples, "the number of samples", 1)
         return self._ask(inference.sample_posterior, ids_BT, state, lengths_B, missing_BT, samples, generator)
 
     @torch.no_grad()
@@ -152,6 +154,8 @@ class Questions(Distributions):
         generator: torch.Generator | None = None,
     ) -> Samples:
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
+        batch, length = count(batch, "the number of texts"), count(length, "the length of texts")
+        end = None if end is None else count(end, "the token that ends a text")
         lengths_B, state = (
             torch.full((batch,), length, device=self.device),
             state_of_rows(state, batch, self.state_width, next(self.parameters())),

@@ -155,13 +155,14 @@ class Arguments(ctypes.Structure):
 
     __slots__ = ("_kept", "_sizes")  # and no others: a name that is no field is an error
     dtypes: ClassVar[dict[str, torch.dtype]]  # of the tensors
+    optional: ClassVar[frozenset[str]]  # tensors for which None may be given
 
     def __init__(self, **given: Any) -> None:
         self._kept: list[Tensor] = []
         self._sizes = {name: number for name, number in given.items() if name not in self.dtypes}
         pointers = {}
         for name, tensor in given.items():
-            if name in self.dtypes and tensor is not None:
+            if name in self.dtypes and not (tensor is None and name in self.optional):
                 _fit(self._sizes, name, tensor)
                 self._kept.append(tensor := ready(tensor, self.dtypes[name]))
                 pointers[name] = tensor.data_ptr()
@@ -178,14 +179,17 @@ class Arguments(ctypes.Structure):
 def structure(pointers: str, numbers: str, reals: str = "", dtype: torch.dtype = torch.float32) -> type[Arguments]:
     """The mirror of a struct of api.h, by the names of its pointers, integers and reals.
 
-    A pointer leads to numbers of `dtype`, or to int64 or float64 if `:int` or `:double` follows its name; without a
-    tensor, or with None, it is null.
+    A pointer leads to numbers of `dtype`, or to int64 or float64 if `:int` or `:double` follows its name; it is null if
+    no tensor is given. Where a `?` ends it, None may be given too.
     """
     known = {"": dtype, "int": torch.int64, "double": torch.float64}
-    dtypes = {name: known[kind] for name, _, kind in (pointer.partition(":") for pointer in pointers.split())}
+    optional = frozenset(one.rstrip("?").partition(":")[0] for one in pointers.split() if one.endswith("?"))
+    dtypes = {name: known[kind] for name, _, kind in (one.rstrip("?").partition(":") for one in pointers.split())}
     kinds = ((dtypes, ctypes.c_void_p), (numbers.split(), ctypes.c_int64), (reals.split(), ctypes.c_double))
     fields = [(name, kind) for names, kind in kinds for name in names]
-    return type("Arguments", (Arguments,), {"_fields_": fields, "__slots__": (), "dtypes": dtypes})
+    return type(
+        "Arguments", (Arguments,), {"_fields_": fields, "__slots__": (), "dtypes": dtypes, "optional": optional}
+    )
 
 
 def both_structures(pointers: str, numbers: str) -> dict[torch.dtype, type[Arguments]]:
@@ -203,6 +207,8 @@ def check(**tensors: Tensor | None) -> None:
 
 def _fit(sizes: dict[str, int], name: str, tensor: Tensor) -> None:
     """Add a tensor's sizes to those known, which it must agree with."""
+    if not isinstance(tensor, Tensor):
+        raise TrellisError(f"{name} cannot be {type(tensor).__name__}: give a tensor.")
     if letters := _letters(name):
         fits = len(letters) == tensor.dim()
         for letter, size in zip(letters, tensor.shape, strict=False):

@@ -15,7 +15,7 @@ from trellis.ops.precision import full_precision, in_bf16
 # float32, which stay in the cache; with the most rows they are 16 MB.
 COLUMNS, ROWS = 1024, 4096
 
-_TotalCall = structure("rows_NR columns_VR bias_V log_total_N grad_N grad_NR grad_VR grad_V", "N V R bf16 threads")
+_TotalCall = structure("rows_NR columns_VR bias_V? log_total_N grad_N grad_NR grad_VR grad_V", "N V R bf16 threads")
 
 
 def log_totals(rows_NR: Tensor, columns_VR: Tensor, bias_V: Tensor | None = None) -> Tensor:

@@ -39,7 +39,7 @@ def bilinear_pairs(from_FKR: Tensor, to_GJR: Tensor, scale_PK: Tensor, shift_FK:
 
 
 _PairCall = structure(
-    "from_FKR to_GJR scale_PK shift_FK from_P:int to_P:int from_start:int to_start:int by_to_P:int into_PJK grad_PJK "
+    "from_FKR to_GJR scale_PK shift_FK? from_P:int to_P:int from_start:int to_start:int by_to_P:int into_PJK grad_PJK "
     "total_PK grad_FKR grad_GJR",
     "F G P K J R normalise bf16 threads",
 )

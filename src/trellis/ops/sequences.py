@@ -23,7 +23,7 @@ CHUNK = 1 << 21  # scores of state pairs that the PyTorch form of paths holds at
 
 _SEQUENCES = both_structures(
     "first_FS matrix_SS likelihood_VS log_peak_V symbol_N:int begin_B:int length_B:int which_B:int from_B:int to_B:int "
-    "group_J:int log_prob_B:double lost_B:int start_S crossed_SS emission_VS edge_EBS state_N:int",
+    "group_J:int log_prob_B:double lost_B:int start_S crossed_SS emission_VS? edge_EBS state_N:int",
     "S V N B G F E J threads",
 )
 
