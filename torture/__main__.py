@@ -7,21 +7,21 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported: a process that forks has no pool of threads
 
 import argparse
-import importlib
-import importlib.util
 import json
 import shlex
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench import machine
-from torture import corpora, disks, files, kernels, kills, models, report, server, settings, together
+from torture import corpora, disks, files, kernels, kills, models, report, server, settings, together, workers
 from torture.outcomes import BAD
-from torture.session import Session
+from torture.session import Session, Tally
 from torture.trial import Part
 from torture.workshop import Workshop
 
@@ -40,8 +40,10 @@ PARTS: dict[str, tuple[Part, float]] = {
     "disks": (disks.fault, 1.5),
     "together": (together.fault, 1.0),
 }
-WORKERS = "workers"  # processes of torchrun, killed: seconds each, so that they have a number of runs of their own
-RUNS_A_MINUTE = 0.5
+WORKERS = "workers"  # processes of torchrun take seconds each: they have a number of runs, not a share of the time
+MINUTES_A_RUN = 5.0  # of the whole, for each run with a killed worker and each with a killed machine
+COUNTED = {"stopped": "refused", "same": "unharmed", "different": "silent", "failed": "lost", "hung": "hang",
+           "orphans": "orphan", "tracebacks": "traceback"}  # fmt: skip
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -82,9 +84,10 @@ def run(arguments: argparse.Namespace, workshop: Workshop, folder: Path, command
     """Faults of the parts that were asked for, and where they were made."""
     began, described = datetime.now(UTC), machine.describe()
     asked = arguments.parts or [*PARTS, WORKERS]
+    runs = max(1, round(arguments.minutes / MINUTES_A_RUN))
+    killed = _torchrun(runs, arguments.seed, folder) if WORKERS in asked else {}
     session = Session({name: PARTS[name] for name in asked if name in PARTS}, workshop, folder, arguments.kept)
-    session.run(arguments.minutes * 60, arguments.quiet)
-    killed = _workers(arguments, folder) if WORKERS in asked else None
+    session.run(arguments.minutes * 60 - (datetime.now(UTC) - began).total_seconds(), arguments.quiet)
     return {
         "command": command,
         "date": began.isoformat(timespec="seconds"),
@@ -96,18 +99,22 @@ def run(arguments: argparse.Namespace, workshop: Workshop, folder: Path, command
             "uncommitted_changes": described["uncommitted_changes"],
             "versions": {name: described["versions"][name] for name in ("torch", "numpy")},
         },
-        "parts": {name: tally.as_dict() for name, tally in session.tallies.items()},
-        **({"workers": killed} if killed else {}),
+        "parts": {**{name: tally.as_dict() for name, tally in session.tallies.items()}, **killed},
     }
 
 
-def _workers(arguments: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
-    """Killed processes of torchrun; None where there is no such part."""
-    if importlib.util.find_spec("torture.workers") is None:
-        return None
-    workers = importlib.import_module("torture.workers")
-    runs = max(1, round(arguments.minutes * RUNS_A_MINUTE))
-    return dict(workers.workers_killed(runs, arguments.seed, folder / WORKERS))
+def _torchrun(runs: int, seed: int, folder: Path) -> dict[str, dict[str, Any]]:
+    """Killed processes of torchrun, and killed machines where there can be some, counted as other faults are."""
+    found = {}
+    for name, kill in (("workers", workers.workers_killed), ("machines", workers.nodes_killed)):
+        began, losses = time.monotonic(), kill(runs, seed, folder / name)
+        if isinstance(losses, str):
+            print(losses, file=sys.stderr)
+            continue
+        tally = Tally(Counter({kind: getattr(losses, count) for count, kind in COUNTED.items()}))
+        tally.seconds = time.monotonic() - began
+        found[name] = tally.as_dict()
+    return found
 
 
 def _repeat(arguments: argparse.Namespace, workshop: Workshop, folder: Path) -> int:

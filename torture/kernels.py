@@ -6,6 +6,7 @@ thing or two.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -103,7 +104,7 @@ def note() -> Noted:
     found = {}
     for module, names in OPERATIONS.items():
         for name in names:
-            original = getattr(sys.modules[f"trellis.ops.{module}"], name)
+            original = getattr(importlib.import_module(f"trellis.ops.{module}"), name)
             found[original] = _noting(name, original, noted)
     places = [(module, name, value) for module in [*sys.modules.values()] if module.__name__.startswith("trellis")
               for name, value in vars(module).items() if inspect.isfunction(value) and value in found]  # fmt: skip

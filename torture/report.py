@@ -30,6 +30,9 @@ TRIED = {
     "disks": "A disk that is full at some byte of what a command of the first kind writes, or a limit on the size of "
     "files; with room again, the same command must end with the same bits.",
     "together": "Two processes at once in one folder: the same command twice, or one that reads what the other writes.",
+    "workers": "Processes of `torchrun` killed, one or two of a run; it must end as one that lost none, to the bit.",
+    "machines": "The same on two machines, of network namespaces: a worker is killed, or all of a machine, which comes "
+    "back or does not; then the run may stop.",
 }
 HOW = """\
 A fault is drawn from a seed and its number, made in a folder of its own, and judged by what the commands then say and
@@ -104,18 +107,11 @@ def page(results: Results) -> str:
         "## What is tried",
         tried,
     ]
-    if results.get("workers"):
-        parts += ["## Processes of torchrun", _workers(results["workers"])]
     if results.get("fuzz"):
         parts += ["## Fuzzing", FUZZ, _fuzz(results["fuzz"])]
     if results.get("sanitized"):
         parts += ["## Under sanitizers", SANITIZED, counts(results["sanitized"])]
     return "\n\n".join(parts) + "\n"
-
-
-def _workers(found: dict[str, Any]) -> str:
-    rows = [[name, f"{one['tried']:,}", f"{one['unharmed']:,}", _bad(one)] for name, one in found.items()]
-    return _table(["fault", "tried", "unharmed", "bad"], rows)
 
 
 def _fuzz(found: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ in fresh processes instead, to be sure that the fork changes nothing.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import os
@@ -159,6 +160,7 @@ def _fork(command: Command, said: tuple[Path, Path]) -> int:
         os.setsid()
         _redirect(command, said)
         _limit(command)
+        faulthandler.enable(sys.stderr)  # which says where in Python a crash was
         os.chdir(command.folder)
         os.environ.update(environment(command.folder))
         if command.before is not None:
