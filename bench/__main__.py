@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import blocked, categorical, encoders, growth, kernels, machine, report, steering
+from bench import blocked, categorical, encoders, growth, kernels, machine, memory, report, steering
 from bench.against import against
 from bench.blocked_problem import BrownTask
 from bench.contenders import DYNAMAX_PLAIN, FAST, SLOW, Entry
@@ -24,7 +24,7 @@ from trellis.progress import Progress
 QUICK = tuple(entry for entry in (*FAST, *SLOW) if entry is not DYNAMAX_PLAIN)  # which is the same code again
 DEFAULT_OUT = machine.ROOT / "docs" / "bench"
 TINY = Problem(states=16, words=50, batch=4, length=8, rank=8)
-PARTS = ("race", "growth", "blocked", "kernels", "encoders", "categorical", "steering")
+PARTS = ("race", "growth", "blocked", "kernels", "encoders", "memory", "categorical", "steering")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Plan:
     brown: BrownTask
     matches: tuple[kernels.Match, ...]  # native kernels against PyTorch
     encoders: Problem
+    memory: memory.Sizes  # of models whose states remember a word
     categorical: tuple[categorical.Task, ...]  # the estimator beside hmmlearn's
     steering: steering.Task  # guidance of a language model
     entries: tuple[Entry, ...]
@@ -55,6 +56,7 @@ def full(data_dir: str | None = None) -> Plan:
         brown=BrownTask(data_dir=data_dir),
         matches=kernels.matches(),
         encoders=Problem(words=32_000),
+        memory=memory.sizes(),
         categorical=categorical.tasks(),
         steering=steering.task(data_dir),
         entries=(*FAST, *SLOW),
@@ -74,6 +76,7 @@ def quick(data_dir: str | None = None) -> Plan:
         brown=BrownTask(clusters=4, data_dir=data_dir, tokens=1000),
         matches=kernels.quick_matches(),
         encoders=TINY,
+        memory=memory.quick_sizes(),
         categorical=categorical.quick_tasks(),
         steering=steering.quick_task(),
         entries=QUICK,
@@ -121,6 +124,11 @@ def _encode(plan: Plan, patience: Patience, quiet: bool) -> dict[str, Any]:
         return encoders.compare(plan.encoders, plan.rounds, plan.limit, patience, _teller(bar))
 
 
+def _remember(plan: Plan, patience: Patience, quiet: bool) -> list[dict[str, Any]]:
+    with Progress("memory", 2 * plan.rounds * len(plan.memory), unit="turns", quiet=quiet) as bar:
+        return memory.compare(plan.memory, plan.rounds, plan.limit, patience, _teller(bar))
+
+
 def _estimate(plan: Plan, quiet: bool) -> list[dict[str, Any]] | None:
     with Progress("categorical", len(plan.categorical), unit="sizes", quiet=quiet) as bar:
         return categorical.compare(plan.categorical, plan.rounds, plan.wait, _teller(bar))
@@ -140,6 +148,7 @@ def run(plan: Plan, command: str, parts: Sequence[str] = PARTS, quiet: bool = Fa
         "blocked": _blocked(plan, Patience(plan.wait), quiet) if "blocked" in parts else None,
         "kernels": _compare(plan, Patience(plan.wait), quiet) if "kernels" in parts else None,
         "encoders": _encode(plan, Patience(plan.wait), quiet) if "encoders" in parts else None,
+        "memory": _remember(plan, Patience(plan.wait), quiet) if "memory" in parts else None,
         "categorical": _estimate(plan, quiet) if "categorical" in parts else None,
         "steering": steering.compare(plan.steering, plan.rounds, plan.wait) if "steering" in parts else None,
     }

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench import memory
 from bench.blocked import BLOCKED
 from bench.contenders import BAUM_WELCH, DYNAMAX, LOW_RANK, TRELLIS, Entry, Task
 from bench.encoders import encoder_entries
@@ -32,6 +33,7 @@ def training_rows(plan: Plan) -> dict[str, list[tuple[Entry, Task]]]:
         "blocked": [(replace(BLOCKED, name=f"{BLOCKED.name}, {p.transition}"), p) for p in chain(*plan.blocked)],
         "kernels": [(entry, match.problem) for match, entry in entries if entry is not DYNAMAX],
         "encoders": [(entry, plan.encoders) for entry in encoder_entries()],
+        "memory": [(entry, problem) for problem in plan.memory for entry in memory.entries(problem)],
         "steering": [],  # trains nothing
         "categorical": [],  # is timed beside hmmlearn, in one process, which can import one Trellis only
     }

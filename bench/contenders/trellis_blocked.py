@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ from trellis.training.settings import CompleteSettings
 
 
 @torch.no_grad()
-def exact_log_likelihoods(problem: BlockedProblem) -> NDArray[np.float64]:
+def exact_log_likelihoods(
+    problem: BlockedProblem, settings: Mapping[str, Any] = MappingProxyType({})
+) -> NDArray[np.float64]:
     """Each row's log-likelihood in double precision."""
-    log_prob_BT, _ = versions.blocked(problem).double().eval().score(torch.from_numpy(problem.ids()))
+    log_prob_BT, _ = versions.blocked(problem, **settings).double().eval().score(torch.from_numpy(problem.ids()))
     found: NDArray[np.float64] = log_prob_BT.sum(1).numpy()
     return found
 
@@ -27,17 +31,23 @@ def exact_log_likelihoods(problem: BlockedProblem) -> NDArray[np.float64]:
 class Blocked:
     """Neural parameters, state dropout, clipped AdamW; the same batch again and again."""
 
-    def __init__(self, problem: BlockedProblem, rows: int, precision: Precision = "float32") -> None:
+    def __init__(
+        self,
+        problem: BlockedProblem,
+        rows: int,
+        precision: Precision = "float32",
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         torch.set_num_threads(THREADS)
         torch.manual_seed(problem.seed)  # of the dropout
         self.problem, self.precision = problem, precision
         self.batch = Batch(torch.from_numpy(problem.ids(rows)), torch.full((rows,), problem.length), carried=True)
-        self.model = versions.blocked(problem).train()
-        settings = CompleteSettings(
+        self.model = versions.blocked(problem, **settings).train()
+        training = CompleteSettings(
             batching="streams", batch_size=rows, length=problem.length, lr=LEARNING_RATE, clip=LARGEST_GRADIENT,
             precision=precision,
         )  # fmt: skip
-        self.learner = GradientLearner(self.model, settings)
+        self.learner = GradientLearner(self.model, training)
         self.state: torch.Tensor | None = None
 
     @torch.no_grad()

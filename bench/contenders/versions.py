@@ -31,8 +31,8 @@ def low_rank(words: int, states: int, width: int) -> tuple[HMM, list[torch.Tenso
     ]  # fmt: skip
 
 
-def blocked(problem: BlockedProblem) -> Any:
-    """A blocked model of neural parameters."""
+def blocked(problem: BlockedProblem, **settings: Any) -> Any:
+    """A blocked model of neural parameters, with further settings, which 0.1.0 did not have."""
     shape: dict[str, Any] = {"blocks": problem.blocks, "width": problem.width, "dropout": problem.dropout}
     supports = import_module("trellis.models.groups" if OLD else "trellis.models.supports")
     support = supports.partition(torch.from_numpy(problem.block_of_words()), problem.states, problem.blocks)
@@ -42,7 +42,7 @@ def blocked(problem: BlockedProblem) -> Any:
         return old.BlockedHMM(config, problem.seed, support)
     shape |= {"support": "brown", "encoder": "residual", "bias": True, "start": "low_rank", "emission": "low_rank"}
     shape["transition"] = "low_rank" if problem.transition == "flat" else "hierarchical"
-    return HMM(HMMConfig(problem.words, problem.states, **shape), problem.seed, support)
+    return HMM(HMMConfig(problem.words, problem.states, **shape, **settings), problem.seed, support)
 
 
 def in_precision(precision: str) -> AbstractContextManager[object]:
