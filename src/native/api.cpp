@@ -37,14 +37,23 @@ bool within(const int64_t* index, int64_t count, int64_t end) {
     for (int64_t i = 0; i < count; ++i) good &= index[i] >= 0 && index[i] < end;
     return good;
 }
-bool sound(const PairCall& call) { return within(call.from, call.P, call.F) && within(call.to, call.P, call.G); }
-bool sound(const PushCall& call) { return within(call.pair, call.rows, call.P); }
-bool sound(const TotalCall&) { return true; }
 bool shared_out(const int64_t* start, int64_t parts, int64_t count) {  // among parts, all of them in order
     bool good = start[0] == 0 && start[parts] == count;
     for (int64_t i = 0; i < parts; ++i) good &= start[i] <= start[i + 1];
     return good;
 }
+bool sound(const PairCall& call) {
+    bool good = within(call.from, call.P, call.F) && within(call.to, call.P, call.G);
+    good = good && (!call.from_start || shared_out(call.from_start, call.F, call.P));
+    good = good && (!call.to_start || shared_out(call.to_start, call.G, call.P));
+    return good && (!call.by_to || within(call.by_to, call.P, call.P));
+}
+bool sound(const PushCall& call) {
+    bool good = !call.pair || within(call.pair, call.rows, call.P);
+    good = good && (!call.start || shared_out(call.start, call.P, call.rows));
+    return good && (!call.order || within(call.order, call.rows, call.rows));
+}
+bool sound(const TotalCall&) { return true; }
 bool sound(const ColumnCall& call) {
     bool good = within(call.which, call.count, call.V) && shared_out(call.start, call.G, call.count) &&
                 shared_out(call.asked_start, call.G, call.N);
@@ -57,6 +66,7 @@ bool sound(const ColumnCall& call) {
 template <class Real>
 bool sound(const WalkCall<Real>& call) {
     bool good = within(call.running, call.T, call.B + 1);
+    for (int64_t t = 1; t < call.T; ++t) good &= call.running[t] <= call.running[t - 1];  // longest first
     for (int64_t t = 0; good && t < call.T; ++t) good = within(call.index + t * call.B, call.running[t], call.columns);
     return good;
 }

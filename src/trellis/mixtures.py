@@ -24,7 +24,7 @@ from trellis.inference.brief import brief
 from trellis.inference.draws import draw
 from trellis.json_files import write_json
 from trellis.models import HMM, HMMConfig
-from trellis.models.asking import asked_rows, probabilities
+from trellis.models.asking import asked_rows, count, probabilities, rows_of, state_of_rows
 from trellis.models.pretrained import Pretrained, load_pretrained
 from trellis.models.storage import read_json
 from trellis.models.storage import save as save_model
@@ -108,12 +108,12 @@ class Mixture:
     @torch.no_grad()
     def posterior(self, state: Tensor | None = None) -> Tensor:
         """p(concept | all tokens before), B×C: what a state says of concepts; without one, the prior."""
-        return self._split(state, 1 if state is None else len(state))[0].exp()
+        return self._split(state, rows_of(state))[0].exp()
 
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V: the Bayes-optimal prediction; with no state, of the first token."""
-        log_weight_BC, states = self._split(state, 1 if state is None else len(state))
+        log_weight_BC, states = self._split(state, rows_of(state))
         words_BCV = torch.stack([m.next_token(own) for m, own in zip(self.models, states, strict=True)], 1)
         return torch.logsumexp(log_weight_BC[:, :, None] + widened(words_BCV), 1).to(words_BCV.dtype)
 
@@ -122,6 +122,7 @@ class Mixture:
         self, batch: int, length: int, end: int | None = None, generator: torch.Generator | None = None
     ) -> Documents:
         """Documents drawn from the mixture: a concept from the prior, then its tokens; `end` stops a document."""
+        batch, length = count(batch, "the number of documents"), count(length, "the length of documents")
         concepts_B = draw(self.prior_C.expand(batch, -1), generator)
         states_BT, tokens_BT = torch.full((2, batch, length), -1, device=self.device).unbind()
         lengths_B = torch.zeros_like(concepts_B)
@@ -176,11 +177,8 @@ class Mixture:
         if state is None:
             return self.log_prior_C.expand(rows, -1), [None] * len(self.models)
         sizes = [len(self.models), *(model.state_width for model in self.models)]
-        if state.dim() != 2 or state.shape[1] != sum(sizes):
-            shape = tuple(state.shape)
-            raise InputError(
-                f"a state of shape {shape} is not of this mixture: give the one that the last call returned."
-            )
+        state = state_of_rows(state, rows, sum(sizes), next(self.models[0].parameters()))
+        assert state is not None
         weight_BC, *states = state.split(sizes, 1)
         return widened(weight_BC), list(states)
 

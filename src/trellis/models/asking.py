@@ -6,7 +6,7 @@ Shapes and kinds of numbers are looked at here, which costs nothing beside any q
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from trellis.errors import InputError
 from trellis.inference.chain import check_lengths
-from trellis.models.scorer import MaybeTensor, check_ids, without_padding
+from trellis.models.scorer import MaybeTensor, Scorer, check_ids, without_padding
 from trellis.ops.precision import widened
 
 if TYPE_CHECKING:
     from trellis.models.distributions import Distributions
 
+MANY = 2**31  # of rows, tokens, paths or draws: more would fit into no memory
 NOTHING = -1  # in the place of a word, where a text has not begun
 TOLERANCE = 1e-4  # how far from one the sum of given probabilities may be
 
@@ -67,8 +68,23 @@ def state_of_rows(state: Any, rows: int, width: int, like: Tensor) -> MaybeTenso
     return _state_like(state, like)
 
 
+def rows_of(state: Any) -> int:
+    """How many texts a state is of; of None, and of what is none, one."""
+    return len(state) if isinstance(state, Tensor) and state.dim() else 1
+
+
+def checked_state(model: Scorer, state: Any, device: torch.device, rows: int | None = None) -> Tensor:
+    """A state, if the model would go on from it: asked by the score of no tokens; `rows` are as many as it has."""
+    rows = rows_of(state) if rows is None else rows
+    model.score(torch.zeros(rows, 0, dtype=torch.int64, device=device), state)
+    return cast(Tensor, state)
+
+
 def _state_like(state: Tensor, like: Tensor) -> Tensor:
-    """The state in the precision of the model, which must be where the model is, and of its kind of numbers."""
+    """The state in the precision of the model, which must be where the model is, and of its kind of numbers.
+
+    Of what measures, −inf may be the logarithm of nothing; whatever else is not finite is no state.
+    """
     if state.device != like.device:
         raise InputError(f"a state on {state.device} is not where its model is: move it by .to({str(like.device)!r}).")
     measures = like.is_floating_point()
@@ -77,6 +93,8 @@ def _state_like(state: Tensor, like: Tensor) -> Tensor:
         raise InputError(
             f"a state of {_kind(state)} numbers is not one of this model's: give the one that the last call returned."
         )
+    if measures and not bool((state < torch.inf).all()):
+        raise InputError("a state that holds NaN or infinity is none: give the one that the last call returned.")
     return state.to(like.dtype)
 
 
@@ -193,14 +211,14 @@ def asked_rows(ids: Any, state: Any, lengths: Any, width: int, like: Tensor) -> 
     return ids_BT, state_of_rows(state, len(ids_BT), width, like), lengths_B
 
 
-def count(given: Any, what: str, least: int = 0) -> int:
-    """How many of something are asked for, as a whole number."""
+def count(given: Any, what: str, least: int = 0, below: int = MANY) -> int:
+    """How many of something are asked for, or a number by which something goes, as a whole number."""
     try:
-        found = operator.index(given)
+        found = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
-        raise InputError(f"{what} cannot be {given!r}: give a whole number.") from None
-    if found < least or found >= 2**63:
-        raise InputError(f"{what} cannot be {found}: give {least} or more.")
+        raise InputError(f"{what} cannot be {given!r:.40}: give a whole number.") from None
+    if not least <= found < below:
+        raise InputError(f"{what} cannot be {given!r:.40}: give {least} or more, and less than {below:,}.")
     return found
 
 

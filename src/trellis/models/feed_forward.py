@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
-from trellis.models.asking import NOTHING, Texts
+from trellis.models.asking import NOTHING, Texts, rows_of
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
 from trellis.models.scorer import MaybeTensor
 from trellis.models.softmax import TiedWords
@@ -59,7 +59,7 @@ class FeedForward(Model):
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
-        any_B1 = torch.zeros(1 if state is None else len(state), 1, dtype=torch.int64, device=self.device)
+        any_B1 = torch.zeros(rows_of(state), 1, dtype=torch.int64, device=self.device)
         texts = Texts.of(any_B1, state, None, (self.config.vocab_size, self.config.order - 1), self.device)
         return self.words.all_log_probs(self._hidden(texts.whole()).squeeze(1))
 

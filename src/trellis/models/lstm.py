@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trellis.models.asking import asked_rows
+from trellis.models.asking import asked_rows, rows_of
 from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, check_sizes, drawn_from
 from trellis.models.recurrence import Recurrence, locked_dropout
 from trellis.models.scorer import MaybeTensor, check_ids
@@ -75,7 +75,7 @@ class _Recurrent(Model):
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
-        any_B1 = torch.zeros(1 if state is None else len(state), 1, dtype=torch.int64, device=self.device)
+        any_B1 = torch.zeros(rows_of(state), 1, dtype=torch.int64, device=self.device)
         _, state, _ = asked_rows(any_B1, state, None, self.recurrence.width, self.words.vectors)
         hidden_BTR, _ = self.recurrence(self._read(any_B1), state)  # before the token, whichever it is
         return self.words.all_log_probs(hidden_BTR.squeeze(1))

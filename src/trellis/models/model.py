@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.models import storage
+from trellis.models.asking import checked_state, count
 from trellis.models.generation import Samples, sample_words
 from trellis.models.scorer import MaybeTensor
 from trellis.models.tensor_files import check_finite
@@ -86,6 +87,7 @@ class Model(nn.Module):
         words_V1 = torch.arange(self.config.vocab_size, device=self.device)[:, None]
         if state is None:
             return self.score(words_V1)[0].T
+        state = checked_state(self, state, self.device)
         distinct_UN, place_B = state.unique(dim=0, return_inverse=True)
         scores = [self.score(words_V1, row_N.expand(len(words_V1), -1))[0].squeeze(1) for row_N in distinct_UN]
         return torch.stack(scores)[place_B] if scores else torch.zeros(0, len(words_V1), device=self.device)
@@ -100,7 +102,10 @@ class Model(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Samples:
         """Token sequences drawn from the model; `end` stops a row."""
+        batch, length = count(batch, "the number of texts"), count(length, "the length of texts")
+        end = None if end is None else count(end, "the token that ends a text", below=self.config.vocab_size)
         lengths_B = torch.full((batch,), length, device=self.device)
+        state = None if state is None else checked_state(self, state, self.device, batch)
         return sample_words(self, lengths_B, state, end, generator)
 
     def network_parameters(self) -> list[nn.Parameter]:

@@ -155,11 +155,9 @@ class Questions(Distributions):
     ) -> Samples:
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
         batch, length = count(batch, "the number of texts"), count(length, "the length of texts")
-        end = None if end is None else count(end, "the token that ends a text")
-        lengths_B, state = (
-            torch.full((batch,), length, device=self.device),
-            state_of_rows(state, batch, self.state_width, next(self.parameters())),
-        )
+        end = None if end is None else count(end, "the token that ends a text", below=self.config.vocab_size)
+        lengths_B = torch.full((batch,), length, device=self.device)
+        state = state_of_rows(state, batch, self.state_width, next(self.parameters()))
         memory, rows = None, self.rows
         if self.memory is not None:  # which gives the next states
             memory = generation.Memory(Remembered.of(self, state, batch).words_BM.clone(), self._after)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from trellis.errors import TrellisError
+from trellis.errors import InputError, TrellisError
 from trellis.inference import BlockPairs, Chain, Dense
 from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, not_begun
 from trellis.models.encoders import Vectors
@@ -37,7 +37,13 @@ class Remembered(NamedTuple):
         if state is None:
             words_BM = torch.full((rows, memory), NONE, device=model.device)
             return cls(not_begun(next(model.parameters()).new_empty(rows, states)), words_BM)
-        return cls(state[:, :states], state[:, states:].round().long())
+        words_BM = state[:, states:].round().long()
+        if words_BM.numel() and (int(words_BM.min()) < MISSING or int(words_BM.max()) >= model.config.vocab_size):
+            raise InputError(
+                f"a state with words outside of this model's {model.config.vocab_size} is none: give the one that the "
+                "last call returned."
+            )
+        return cls(state[:, :states], words_BM)
 
     def joined(self) -> Tensor:
         """The state that is carried on."""

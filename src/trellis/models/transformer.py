@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.errors import TrellisError
-from trellis.models.asking import NOTHING, Texts
+from trellis.models.asking import NOTHING, Texts, rows_of
 from trellis.models.hugging_face import library
 from trellis.models.model import Model, ModelConfig, check_dropouts, check_sizes, drawn_from
 from trellis.models.scorer import MaybeTensor
@@ -109,7 +109,7 @@ class TransformerLM(Model):
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before in its window), B×V; with no state, of the first token, 1×V."""
-        any_B1 = torch.zeros(1 if state is None else len(state), 1, dtype=torch.int64, device=self.device)
+        any_B1 = torch.zeros(rows_of(state), 1, dtype=torch.int64, device=self.device)
         texts = Texts.of(any_B1, state, None, (self.config.vocab_size, self.config.context - 1), self.device)
         windows = self._windows(texts.whole(), (texts.before_BN != NOTHING).sum(1), texts.lengths_B)
         hidden_BR = self._hidden(windows.ids_MW)[windows.scored_MW]  # before the token, whichever it is
