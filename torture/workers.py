@@ -186,7 +186,9 @@ def _nodes_killed(
             fault = random.choice(("worker", "worker", "returns", "never returns", "store"))
             which = 0 if fault == "store" else 1 if fault.endswith("returns") else random.randrange(2)
             there = run.wait_for_workers(nodes[which], 1)
-            time.sleep(random.uniform(0.0, life))
+            while fault == "never returns" and not (run.folder / "run").exists() and nodes[which].poll() is None:
+                time.sleep(0.05)  # before they have met, the others would wait for ten minutes
+            time.sleep(random.uniform(0.0, life if fault != "never returns" else 0.2 * life))
             lost = fault != "worker" and nodes[which].poll() is None
             _kill(*[nodes[which].pid] if lost else there if fault == "worker" else [])
             if lost and fault == "returns":

@@ -25,7 +25,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # documented 
 from trellis.errors import TrellisError
 from trellis.torchrun import restarts
 
-PATIENCE = 1800.0  # seconds that a process waits for all the others to come
+PATIENCE = 600.0  # seconds that a process waits for all the others to come
 _DOOR = "trellis/door"  # in the store: what the gathering is called, and where the first process listens
 _HELLO = struct.Struct("!32sI")  # what the gathering is called, and who comes
 _GO, TOGETHER, APART, FAILED, _KNOWN = b"g", b"+", b".", b"!", b"k"
