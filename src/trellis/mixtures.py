@@ -155,7 +155,8 @@ class Mixture:
     def _walk(self, ids_BT: Tensor, state: Tensor | None, lengths_B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """log p(token | before), log p(concept, tokens so far | before the batch) after each token, and the state."""
         width = len(self.models) + sum(model.state_width for model in self.models)
-        ids_BT, state, lengths_B = asked_rows(ids_BT, state, lengths_B, width, next(self.models[0].parameters()))
+        like = next(self.models[0].parameters())
+        ids_BT, state, lengths_B = asked_rows(ids_BT, state, lengths_B, width, like, logarithms=True)
         log_weight_BC, states = self._split(state, len(ids_BT))
         found = [m.score(ids_BT, own, lengths_B) for m, own in zip(self.models, states, strict=True)]
         given_BTC = torch.stack([log_prob_BT for log_prob_BT, _ in found], -1)
@@ -177,7 +178,7 @@ class Mixture:
         if state is None:
             return self.log_prior_C.expand(rows, -1), [None] * len(self.models)
         sizes = [len(self.models), *(model.state_width for model in self.models)]
-        state = state_of_rows(state, rows, sum(sizes), next(self.models[0].parameters()))
+        state = state_of_rows(state, rows, sum(sizes), next(self.models[0].parameters()), logarithms=True)
         assert state is not None
         weight_BC, *states = state.split(sizes, 1)
         return widened(weight_BC), list(states)

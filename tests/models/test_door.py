@@ -88,6 +88,7 @@ def bad_states(state):
         yield "not a number", state.clone().fill_(torch.nan)
         yield "one that is no number", torch.cat([state[:, :-1], state[:, -1:] * torch.nan], 1)
         yield "infinite", state.clone().fill_(torch.inf)
+        yield "one that is −inf", torch.cat([state[:, :-1], torch.full_like(state[:, -1:], -torch.inf)], 1)
         yield "whole numbers", state.long()
     else:
         yield "floats", state.float()

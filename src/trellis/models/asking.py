@@ -48,10 +48,11 @@ def lengths_of_rows(lengths: Any, rows: int, device: torch.device) -> MaybeTenso
     return _whole(found, "lengths_B", "give how many tokens each row has")
 
 
-def state_of_rows(state: Any, rows: int, width: int, like: Tensor) -> MaybeTensor:
+def state_of_rows(state: Any, rows: int, width: int, like: Tensor, *, logarithms: bool = False) -> MaybeTensor:
     """What an earlier call ended with, a row a text, in numbers such as those of `like`; None: texts begin.
 
-    Where `like` is whole numbers, these are words; which ones is for `Texts` to look at.
+    Where `like` is whole numbers, these are words; which ones is for `Texts` to look at. Where there are `logarithms`
+    in it, they may be that of nothing, −inf.
     """
     if state is None:
         return None
@@ -65,7 +66,10 @@ def state_of_rows(state: Any, rows: int, width: int, like: Tensor) -> MaybeTenso
             f"a state of shape {_shape(state)} does not belong to {rows} rows of this model: "
             f"give the one that the last call returned, {rows}×{width}."
         )
-    return _state_like(state, like)
+    found: Tensor = _state_like(state, like)
+    if found.is_floating_point() and not bool((found.isfinite() | (logarithms & (found == -torch.inf))).all()):
+        raise InputError("a state that holds NaN or infinity is none: give the one that the last call returned.")
+    return found
 
 
 def rows_of(state: Any) -> int:
@@ -81,10 +85,7 @@ def checked_state(model: Scorer, state: Any, device: torch.device, rows: int | N
 
 
 def _state_like(state: Tensor, like: Tensor) -> Tensor:
-    """The state in the precision of the model, which must be where the model is, and of its kind of numbers.
-
-    Of what measures, −inf may be the logarithm of nothing; whatever else is not finite is no state.
-    """
+    """The state in the precision of the model, which must be where the model is, and of its kind of numbers."""
     if state.device != like.device:
         raise InputError(f"a state on {state.device} is not where its model is: move it by .to({str(like.device)!r}).")
     measures = like.is_floating_point()
@@ -93,8 +94,6 @@ def _state_like(state: Tensor, like: Tensor) -> Tensor:
         raise InputError(
             f"a state of {_kind(state)} numbers is not one of this model's: give the one that the last call returned."
         )
-    if measures and not bool((state < torch.inf).all()):
-        raise InputError("a state that holds NaN or infinity is none: give the one that the last call returned.")
     return state.to(like.dtype)
 
 
@@ -203,12 +202,14 @@ class Asked(NamedTuple):
         return self._replace(ids_BT=ids_BT, missing_BT=missing_BT, labels_BT=labels_BT)
 
 
-def asked_rows(ids: Any, state: Any, lengths: Any, width: int, like: Tensor) -> tuple[Tensor, MaybeTensor, MaybeTensor]:
+def asked_rows(
+    ids: Any, state: Any, lengths: Any, width: int, like: Tensor, *, logarithms: bool = False
+) -> tuple[Tensor, MaybeTensor, MaybeTensor]:
     """What was asked of a model whose state is so wide, of numbers such as `like`: three that fit each other."""
     ids_BT = batch_of_ids(ids, like.device)
     lengths_B = lengths_of_rows(lengths, len(ids_BT), ids_BT.device)
     check_lengths(lengths_B, ids_BT.shape[1])
-    return ids_BT, state_of_rows(state, len(ids_BT), width, like), lengths_B
+    return ids_BT, state_of_rows(state, len(ids_BT), width, like, logarithms=logarithms), lengths_B
 
 
 def count(given: Any, what: str, least: int = 0, below: int = MANY) -> int:
