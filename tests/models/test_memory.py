@@ -192,6 +192,26 @@ def test_gaps_of_a_longer_memory_are_refused():
         model_of(2).score(texts(), missing_BT=texts() == 0)
 
 
+def test_gaps_whose_sums_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setattr("trellis.models.remembering.LARGEST_SUM", WORDS * STATES - 1)
+    for question in (model_of().score, model_of().fill):
+        with pytest.raises(TrellisError, match="which do not fit in memory: ask a model with fewer states"):
+            question(texts(), missing_BT=texts() == 0)
+    model_of().score(texts())
+
+
+def test_memory_dropout_leaves_out_a_share_and_keeps_the_mean():
+    model = model_of(memory_dropout=0.25).train()
+    with torch.no_grad():
+        model.memory.words.fill_(1.0)
+        torch.manual_seed(0)
+        drawn = torch.stack([model.memory.vectors(torch.tensor([[0], [1], [-1]])) for _ in range(2000)])
+    assert drawn[:, :2].unique().tolist() == pytest.approx([0.0, 1 / 0.75])
+    assert not drawn[:, 2].any()
+    assert float(drawn[:, :2].mean()) == pytest.approx(1.0, abs=0.03)
+    assert_close(model.eval().memory.vectors(torch.tensor([[0]])), torch.ones(1, 3, dtype=torch.float64))
+
+
 def test_what_only_plain_states_have_is_refused():
     for question in ("tables", "plain", "dense"):
         with pytest.raises(TrellisError, match="states that remember words have no tables of their own"):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trellis.inference import Dense
 from trellis.ops.log_pulls import log_pull_shared
@@ -62,7 +61,13 @@ class Memory(nn.Module):
             words_VR.index_select(0, words_K.clamp_min(0)) * there_K1
             for words_VR, words_K, there_K1 in zip(self.words, words_KM.T, there_KM1.unbind(1), strict=True)
         ]
-        return functional.dropout(torch.stack(chosen).sum(0), self.dropout, self.training)
+        sum_KR = torch.stack(chosen).sum(0) if len(chosen) > 1 else chosen[0]
+        return self._thinned(sum_KR) if self.training and self.dropout else sum_KR
+
+    def _thinned(self, sum_KR: Tensor) -> Tensor:
+        """Dropout, drawn by the processor's generator, so that a seed means the same on every device."""
+        kept_KR = (torch.rand(sum_KR.shape) >= self.dropout).to(sum_KR)
+        return sum_KR * kept_KR.div_(1 - self.dropout)
 
     def log_enter(self, entering_SR: Tensor, words_KM: Tensor) -> Tensor:
         """c_x[z′] of these contexts, K×S."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from trellis.models.distributions import Distributions
 
 
+LARGEST_SUM = 1 << 28  # numbers of a table of words and states: 1 GB of float32
+
+
 class Remembered(NamedTuple):
     """A carried state in its two parts: the belief, and the last words, the newest first, NONE where there is none."""
 
@@ -51,11 +54,17 @@ class Remembered(NamedTuple):
 
 
 def refuse_gaps(model: Distributions) -> None:
-    """Refuse to sum over more words than one."""
+    """Refuse to sum over more words than one, and over tables of words and states that do not fit in memory."""
     if model.config.memory > 1:
         raise TrellisError(
             f"a gap in a text would be summed over all {model.config.memory}-word memories: ask a model with "
             "model.memory=1."
+        )
+    words, states = model.config.vocab_size, model.config.states
+    if model.support is None and words * states > LARGEST_SUM:
+        raise TrellisError(
+            f"a gap in a text would be summed over {words:,} words in each of {states:,} states, which do not fit in "
+            "memory: ask a model with fewer states, with blocks, or without model.memory."
         )
 
 
@@ -84,6 +93,7 @@ class _Steps:
 
     def of_all_words(self) -> tuple[Tensor, Tensor, Tensor]:
         """T, S×S, and what `leaving` gives of every word, both V×S."""
+        refuse_gaps(self.model)
         return self.transition.matrix_SS, *leaving(self.transition, self.model.log_emission(), self.log_enter_of_all())
 
     def log_enter_of_all(self) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
-from trellis.ops.overlapping_columns import Entries
+from trellis.ops.overlapping_columns import SPARSE, Entries
 
 
 class _RowSums(torch.autograd.Function):
@@ -17,6 +18,8 @@ class _RowSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, index_N: tuple[Tensor, ...], *tables: Tensor) -> Tensor:
         ctx.index_N, ctx.sizes = index_N, [len(table) for table in tables]
+        if 0 < sum(map(len, tables)) <= len(index_N[0]) and tables[0].device.type in SPARSE:
+            return _sums_in_one_pass(index_N, tables)
         out_NS = _rows(tables[0], index_N[0])
         for table, places_N in zip(tables[1:], index_N[1:], strict=True):
             out_NS += _rows(table, places_N)
@@ -31,6 +34,17 @@ class _RowSums(torch.autograd.Function):
             places_N = torch.where(places_N < 0, size, places_N)
             found.append(None if grad_KS is None else grad_KS.index_add_(0, places_N, grad_NS)[:size])
         return None, *found
+
+
+def _sums_in_one_pass(index_N: tuple[Tensor, ...], tables: tuple[Tensor, ...]) -> Tensor:
+    """Of one table of all rows, of which the last is zero: it is smaller than the sums, which are written once."""
+    none = sum(map(len, tables))
+    joined_KS = torch.cat([*tables, tables[0].new_zeros(1, tables[0].shape[1])])
+    columns, before = [], 0
+    for table, places_N in zip(tables, index_N, strict=True):
+        columns.append(torch.where(places_N < 0, none, places_N + before))
+        before += len(table)
+    return functional.embedding_bag(torch.stack(columns, 1), joined_KS, mode="sum")
 
 
 def _rows(table_KS: Tensor, places_N: Tensor) -> Tensor:
