@@ -28,7 +28,7 @@ from trellis.models.asking import asked_rows, count, probabilities, rows_of, sta
 from trellis.models.pretrained import Pretrained, load_pretrained
 from trellis.models.storage import read_json
 from trellis.models.storage import save as save_model
-from trellis.ops.precision import widened
+from trellis.ops.precision import at_most_zero, widened
 from trellis.text import Tokenizer
 
 MIXTURE_FILE = "mixture.json"
@@ -162,7 +162,7 @@ class Mixture:
         given_BTC = torch.stack([log_prob_BT for log_prob_BT, _ in found], -1)
         log_joint_BTC = log_weight_BC[:, None] + widened(given_BTC).cumsum(1)
         total_BT = torch.cat([log_weight_BC[:, None], log_joint_BTC], 1).logsumexp(-1)
-        gained_BT = total_BT[:, 1:] - total_BT[:, :-1]
+        gained_BT = at_most_zero(total_BT[:, 1:] - total_BT[:, :-1])
         inside_BT = _inside(ids_BT, lengths_B)
         log_prob_BT = torch.where(total_BT[:, 1:] > -torch.inf, gained_BT, -torch.inf)
         log_prob_BT = torch.where(inside_BT, log_prob_BT, 0.0).to(given_BTC.dtype)

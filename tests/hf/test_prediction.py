@@ -12,6 +12,7 @@ from trellis.hf.prediction import Rows, next_token_of, not_begun, predictions, s
 from trellis.models.lstm import LSTM, LSTMConfig
 
 from ..models.makers import random_ids
+from ..models.test_any_logits import KINDS, extreme
 from .models import MAKERS, dense, enumerated, obvious, remembering
 
 every_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
@@ -32,6 +33,16 @@ def test_every_place_predicts_what_scoring_each_word_says(make):
         for t in range(5):
             assert_close(found_BTV[row, t], obvious(model, ids_BT[row, : t + 1].tolist()), atol=1e-7, rtol=0)
     assert_close(state, model.score(ids_BT)[1], check_dtype=False)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_place_of_an_extreme_model_predicts_what_its_text_up_to_there_does(kind):
+    model, ids_BT = extreme(kind, 300.0, seed=2), random_ids(2, 5, 5)
+    found_BTV, _ = everywhere(model, ids_BT)
+    for t in range(5):
+        with torch.no_grad():
+            wanted_BV = model.next_token(model.score(ids_BT[:, : t + 1])[1])
+        assert_close(found_BTV[:, t], wanted_BV, rtol=1e-5, atol=1e-3)
 
 
 def test_a_dense_model_predicts_what_the_sum_over_all_paths_says():

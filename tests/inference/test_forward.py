@@ -64,7 +64,9 @@ def test_every_gradient_is_that_of_autograd_through_the_reference(model, seed):
     log_emission = log_emission.masked_fill(log_emission.isnan(), 0.0)
     weight = torch.rand(log_emission.shape[:2], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     weight_final = torch.randn(len(log_emission), log_emission.shape[2], dtype=torch.float64)
-    inputs = [log_start, log_transition, log_emission] + ([] if belief is None else [belief.clamp_min(1e-3)])
+    inputs = [log_start, log_transition, log_emission]
+    if belief is not None:
+        inputs.append(belief.clamp_min(1e-3) / belief.clamp_min(1e-3).sum(1, keepdim=True))
     inputs = [x.clone().requires_grad_() for x in inputs]
     log_prob, final = score(Chain.dense(*inputs[:3], lengths, *inputs[3:]))
     if not log_prob.isfinite().all():

@@ -11,7 +11,6 @@ from trellis.errors import TrellisError
 from trellis.inference import Chain
 from trellis.inference.chain import scaled
 from trellis.inference.recursion import Evidence, Rows, walk, walk_back
-from trellis.ops.walks import limits
 
 from .. import reference
 from .blocked_models import EXAMPLES, KINDS, a_large_case, an_improbable_case, cases, spread
@@ -73,20 +72,26 @@ def test_a_walk_is_time_major_longest_row_first_and_normalised(case):
             last = done.belief_TBS[length - 1, row] if length else torch.zeros_like(done.final_BS[row])
             assert torch.equal(done.final_BS[row], last), kind
             assert_close(done.first_BS[row], chain.log_first_BS[number].exp(), msg=kind)
-        assert not done.rescued
+        assert not done.done_again()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("native", [True, False])
-def test_only_rows_too_improbable_are_done_again(kind, native):
-    """In longest-first order the rows are 0, 1, 2; of these, 0 and 2 are improbable."""
-    chain = an_improbable_case(60.0).chain(kind)
+@pytest.mark.parametrize("surprise", [60.0, 400.0, 5000.0])
+def test_only_rows_too_improbable_are_done_again(kind, native, surprise):
+    """In longest-first order the rows are 0, 1, 2; of these, 0 and 2 are improbable.
+
+    Row 1 does not need the states it has no belief in, but may yet: only what none leads to is never done again.
+    """
+    chain = an_improbable_case(surprise).chain(kind)
     with ops.using(ops.status().level if native else None):
         done = walk(chain, *chain.columns())
-    assert sorted(done.rescued) == [0, 2]
-    assert (done.scale_TB[:, 1] > limits(done.scale_TB.dtype).underflow).all()
-    assert [done.rescued[row].number for row in (0, 2)] == [0, 2]
-    assert [done.rescued[row].length for row in (0, 2)] == [5, 3]
+    assert done.done_again() >= {0, 2}
+    assert done.again.rows_N.tolist() == sorted(done.done_again())
+    assert sorted(done.rescued) == ([] if surprise < 700 else [0, 1, 2])
+    for row, asked in done.rescued.items():
+        assert asked.number == row
+        assert asked.length == [5, 5, 3][row]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,7 +100,7 @@ def test_an_impossible_row_is_not_done_again(kind):
     case.hmm.log_word_VS[case.tokens_BT[0, 20]] = -math.inf
     done = walk(case.chain(kind), *case.chain(kind).columns())
     assert done.log_prob_TB.isinf().any()
-    assert not done.rescued
+    assert not done.done_again()
 
 
 def test_the_posterior_alone_needs_no_gradient_by_the_transition():

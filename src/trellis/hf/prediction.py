@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trellis.errors import TrellisError
+from trellis.inference.forward import carried_after
 from trellis.models import HMM, Model
 from trellis.models.kneser_ney import KneserNey
 from trellis.models.memory import Contexts
@@ -111,16 +112,16 @@ def states_after(model: Model, rows: Rows, state: Tensor) -> tuple[Tensor, Tenso
 
 def _beliefs_after(model: HMM, rows: Rows, state: Tensor) -> tuple[Tensor, Tensor]:
     """By one walk: beliefs over all states, and beside them the words that are remembered."""
-    filtered = model.filter(rows.ids_BT, state, rows.lengths_B)
+    found_BTJ, states_BTJ, last = carried_after(model.chain(rows.ids_BT, rows.lengths_B, None, state))
     shape = *rows.ids_BT.shape, model.config.states
-    belief_BTS = filtered.belief_BTS.new_zeros(shape).scatter(2, filtered.states_BTS, filtered.belief_BTS)
+    belief_BTS = found_BTJ.new_zeros(shape).scatter(2, states_BTJ, found_BTJ)
     if model.memory is None:
-        return belief_BTS, filtered.state
+        return belief_BTS, last
     before_BM = Remembered.of(model, state, len(state)).words_BM
     there_BT = torch.arange(shape[1], device=state.device) < rows.lengths_B[:, None]
     contexts = Contexts.of(before_BM, rows.ids_BT.masked_fill(~there_BT, 0), model.config.vocab_size)
     words_BTM = contexts.words_KM[contexts.place_BT1[:, 1:]]
-    return torch.cat([belief_BTS, words_BTM.to(belief_BTS)], 2), filtered.state
+    return torch.cat([belief_BTS, words_BTM.to(belief_BTS)], 2), last
 
 
 def not_begun(model: Model, rows: int) -> Tensor:

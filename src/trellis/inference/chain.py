@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference.transitions import Dense, Transition
+from trellis.ops import walks
 from trellis.ops.evidence import row_dots
 from trellis.ops.precision import widened
 
@@ -32,12 +33,36 @@ def check_lengths(lengths_B: Tensor | None, time: int) -> None:
 
 
 NOT_BEGUN = -1.0  # a carried belief in every state, where a row has had no token yet: its first state is still to come
+LEAST_CARRIED = 1e-30  # a belief below it is carried as its logarithm, which is below any other number that is carried
 
 
-def carried(belief_BS: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Carried beliefs, zero in rows that have not begun, and which rows those are, B×1; None: all have begun."""
-    fresh_B1 = belief_BS[:, :1] < 0
-    return (belief_BS.masked_fill(fresh_B1, 0.0), fresh_B1) if bool(fresh_B1.any()) else (belief_BS, None)
+def carried(state_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Carried beliefs, zero in rows that have not begun, and which rows those are, B×1; None: all have begun.
+
+    A belief that is carried as its logarithm may be zero here: `log_carried` has it.
+    """
+    if not bool((state_BS < 0).any()):
+        return state_BS, None
+    fresh_B1 = state_BS[:, :1] == NOT_BEGUN
+    belief_BS = torch.where(state_BS < 0, state_BS.exp(), state_BS).masked_fill(fresh_B1, 0.0)
+    return belief_BS, fresh_B1 if bool(fresh_B1.any()) else None
+
+
+def log_carried(state_S: Tensor) -> Tensor:
+    """The logarithm of a carried belief in float64; −inf throughout of a row that has not begun."""
+    state_S = widened(state_S.detach())
+    return torch.where(state_S < 0, state_S, state_S.log()).masked_fill(state_S == NOT_BEGUN, -torch.inf)
+
+
+def to_carry(log_belief_S: Tensor, like: Tensor) -> Tensor:
+    """A belief, from its logarithm in float64, as it is carried: itself, or its logarithm where it is too small."""
+    small_S = (log_belief_S < math.log(LEAST_CARRIED)) & (log_belief_S > -torch.inf)
+    return torch.where(small_S, log_belief_S, log_belief_S.exp()).to(like)
+
+
+def believed(state_BS: Tensor) -> Tensor:
+    """Which states a carried state has any belief in, B×S."""
+    return (state_BS != 0) & (state_BS != NOT_BEGUN)
 
 
 def not_begun(like_BS: Tensor) -> Tensor:
@@ -62,13 +87,17 @@ class Ahead(NamedTuple):
     log_factor_KS: Tensor
     index_BT: Tensor
 
-    def log_probs(self, log_prob_BT: Tensor, belief_BTS: Tensor) -> Tensor:
-        """log p(o_t | o_<t), from what a walk through the divided columns found."""
+    def log_probs(self, log_prob_BT: Tensor, belief_BTS: Tensor, exact: dict[int, Tensor]) -> Tensor:
+        """log p(o_t | o_<t), from what a walk through the divided columns found; `exact` has some rows' log-beliefs."""
         factor_KS, log_peak_K, place_BT, given_BT = self._factors()
         belief_NS, place_N = belief_BTS.transpose(0, 1).flatten(0, 1), place_BT.T.flatten()  # as a walk has made them
         total_BT = row_dots(belief_NS, factor_KS, place_N).view(place_BT.T.shape).T
         # A token that is impossible has no belief, and its row stays impossible.
         log_total_BT = torch.where(given_BT & (total_BT > 0), total_BT.log() + log_peak_K[place_BT], 0.0)
+        for row, log_belief_TS in exact.items():
+            log_total_T = self._log_weighed(row, log_belief_TS).logsumexp(1).nan_to_num(neginf=0.0)
+            given_T = given_BT[row, : len(log_total_T)]
+            log_total_BT[row, : len(log_total_T)] = torch.where(given_T, log_total_T, 0.0).to(log_total_BT)
         return log_prob_BT + log_total_BT - _one_later(log_total_BT)
 
     def log_probs_of(self, log_prob_BT: Tensor, state_BT: Tensor) -> Tensor:
@@ -76,11 +105,23 @@ class Ahead(NamedTuple):
         log_factor_BT = torch.where(self.index_BT >= 0, self.log_factor_KS[self.index_BT.clamp_min(0), state_BT], 0.0)
         return log_prob_BT + log_factor_BT - _one_later(log_factor_BT)
 
-    def beliefs(self, belief_BTS: Tensor) -> Tensor:
+    def beliefs(self, belief_BTS: Tensor, exact: dict[int, Tensor]) -> Tensor:
         """p(z_t | o_≤t), from beliefs of the same walk."""
         factor_KS, _, place_BT, given_BT = self._factors()
         weighed_BTS = torch.where(given_BT[..., None], belief_BTS * factor_KS[place_BT], belief_BTS)
-        return weighed_BTS / weighed_BTS.sum(-1, keepdim=True).clamp_min(torch.finfo(weighed_BTS.dtype).tiny)
+        found_BTS = weighed_BTS / weighed_BTS.sum(-1, keepdim=True).clamp_min(torch.finfo(weighed_BTS.dtype).tiny)
+        for row, log_belief_TS in exact.items():
+            found_BTS[row, : len(log_belief_TS)] = self.log_beliefs(row, log_belief_TS).exp().to(found_BTS)
+        return found_BTS
+
+    def log_beliefs(self, row: int, log_belief_TS: Tensor) -> Tensor:
+        """log p(z_t | o_≤t) of a row in float64, from log-beliefs of the same walk; −inf if the row is impossible."""
+        return self._log_weighed(row, log_belief_TS).log_softmax(1).nan_to_num(-torch.inf)
+
+    def _log_weighed(self, row: int, log_belief_TS: Tensor) -> Tensor:
+        """log-beliefs of a row with their factors taken back, in float64."""
+        index_T = self.index_BT[row, : len(log_belief_TS)]
+        return log_belief_TS + (widened(self.log_factor_KS.detach())[index_T.clamp_min(0)] * (index_T >= 0)[:, None])
 
     def _factors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The factors divided by the largest of each, the logarithm of that, and which one a token has, if any."""
@@ -163,14 +204,15 @@ class Chain(NamedTuple):
         full_B = torch.full((batch,), time, device=self.index_BT.device)
         return full_B if self.lengths_B is None else self.lengths_B
 
-    def exact_first(self) -> Tensor:
-        """log p(first state) of all rows in float64, where float32 may not hold it."""
-        log_first_BS = widened(self.log_first_BS).clone()
+    def exact_first(self, rows_N: Tensor | None = None) -> Tensor:
+        """log p(first state) of all rows in float64, or of some, where float32 may not hold it."""
+        rows_N = torch.arange(len(self.log_first_BS), device=self.log_first_BS.device) if rows_N is None else rows_N
+        log_first_NS = widened(self.log_first_BS.detach()[rows_N])
         if self.log_first is not None:
-            lost_BS = log_first_BS < math.log(torch.finfo(self.log_first_BS.dtype).tiny)
-            for row in lost_BS.any(1).nonzero().flatten().cpu().tolist():
-                log_first_BS[row] = self.log_first(row)
-        return log_first_BS
+            lost_N = (log_first_NS < math.log(walks.limits(self.log_first_BS.dtype).lowest_belief)).any(1)
+            for place in lost_N.nonzero().flatten().cpu().tolist():
+                log_first_NS[place] = self.log_first(int(rows_N[place]))
+        return log_first_NS
 
     def columns(self) -> tuple[Tensor, Tensor]:
         """The distinct columns and the one that each token takes; a token of given state has that state alone."""
@@ -244,13 +286,20 @@ def first_states(
     """
     known_BS, fresh_B1 = carried(belief_BS)
     log_first_BS = begun_or_not(log_belief(transition.push(known_BS, 0), belief_BS), fresh_B1, log_start)
+    return log_first_BS, exact_first(belief_BS, fresh_B1, log_start, log_push)
+
+
+def exact_first(
+    belief_BS: Tensor, fresh_B1: Tensor | None, log_start: Callable[[], Tensor], log_push: Callable[[Tensor], Tensor]
+) -> Callable[[int], Tensor]:
+    """How to have log p(first state) of one row in float64: one step on from what is carried, or the start."""
 
     def log_first(row: int) -> Tensor:
         if fresh_B1 is not None and bool(fresh_B1[row]):
             return widened(log_start().detach())
-        return log_push(widened(known_BS[row].detach()).log())
+        return log_push(log_carried(belief_BS[row]))
 
-    return log_first_BS, log_first
+    return log_first
 
 
 def begun_or_not(first_BS: Tensor, fresh_B1: Tensor | None, start: Callable[[], Tensor]) -> Tensor:

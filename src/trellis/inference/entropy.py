@@ -11,8 +11,9 @@ from torch import Tensor
 
 from trellis.inference import log_space
 from trellis.inference.chain import Chain
-from trellis.inference.recursion import Rows
+from trellis.inference.recursion import Rows, walk
 from trellis.inference.transitions import Transition
+from trellis.ops import walks
 from trellis.ops.precision import widened
 
 # A token less probable than this, relative to its best state's emission, comes near float64's underflow.
@@ -31,8 +32,11 @@ def entropy(chain: Chain) -> Tensor:
     transition = chain.transition if rows.order is None else chain.transition.sorted(rows.order)
     steps = transition.mapped(torch.exp), transition.mapped(lambda log: torch.special.entr(log.exp()))
     first_BS = rows.sort(chain.exact_first().exp())
-    entropy_B, least_B = _recursion(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows)
-    for row in (least_B < UNDERFLOW).nonzero().flatten().cpu().tolist():
+    entropy_B, least_B, low_B = _recursion(first_BS, *steps, log_columns_NS, rows.sort(index_BT.T, 1), rows)
+    lost = set((least_B < UNDERFLOW).nonzero().flatten().cpu().tolist())
+    if bool(low_B.any()):  # impossible states, or ones that float64 cannot hold: those the walk does in log space
+        lost |= set(walk(chain, log_columns_NS, index_BT).rescued)
+    for row in lost:
         asked = log_space.row_of(chain, log_columns_NS, index_BT, rows.callers(row), rows.length(row))
         entropy_B[row] = log_space.entropy(asked)
     return rows.unsort(entropy_B)
@@ -40,14 +44,15 @@ def entropy(chain: Chain) -> Tensor:
 
 def _recursion(
     first_BS: Tensor, step: Transition, entropy_step: Transition, log_columns_NS: Tensor, index_TB: Tensor, rows: Rows
-) -> tuple[Tensor, Tensor]:
-    """Entropies, and each row's least token probability relative to the token's best state.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Entropies, each row's least token probability relative to the token's best state, and if a belief was too small.
 
     With α the belief and G[j] = −Σ p log p over the paths that end in j, a step with emission e and scale c
     turns each p into p · A · e / c, so that G becomes (G A + α (−A log A)) · e / c − α' · log(e / c).
     """
     belief, total = first_BS, torch.special.entr(first_BS)
     entropy_B, least_B = first_BS.new_zeros(len(first_BS)), first_BS.new_ones(len(first_BS))
+    low_B, lowest = torch.zeros_like(entropy_B, dtype=torch.bool), walks.limits(first_BS.dtype).lowest_belief
     for t, running in enumerate(rows.running):
         belief, total = belief[:running], total[:running]
         if t > 0:
@@ -56,9 +61,10 @@ def _recursion(
         log_emission = widened(log_columns_NS[index_TB[t, :running]])
         belief, total, scale = _observe(belief, total, log_emission)
         least_B[:running] = least_B[:running].minimum(scale)
+        low_B[:running] |= belief.amin(-1) * scale < lowest
         going_on = rows.running[t + 1] if t + 1 < len(rows.running) else 0
         entropy_B[going_on:running] = total[going_on:].sum(-1)
-    return entropy_B, least_B
+    return entropy_B, least_B, low_B
 
 
 def _observe(predicted_BS: Tensor, sum_BS: Tensor, log_emission_BS: Tensor) -> tuple[Tensor, Tensor, Tensor]:

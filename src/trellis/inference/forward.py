@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from trellis.errors import TrellisError
 from trellis.inference.brief import brief
-from trellis.inference.chain import Chain
+from trellis.inference.chain import Chain, to_carry
 from trellis.inference.recursion import Walk, walk, walk_back
-from trellis.ops.precision import widened
+from trellis.ops.precision import at_most_zero, widened
 
 
 class Filtered(NamedTuple):
@@ -66,11 +66,13 @@ def _batch_first(done: Walk, found_TBS: Tensor) -> Tensor:
 
 
 def _log_probs(chain: Chain, done: Walk) -> Tensor:
-    """log p(o_t | o_<t), B×T."""
+    """log p(o_t | o_<t), B×T: never above zero, where rounding may have put it."""
     log_prob_BT = _batch_first(done, done.log_prob_TB)
-    return (
-        log_prob_BT if chain.ahead is None else chain.ahead.log_probs(log_prob_BT, _batch_first(done, done.belief_TBS))
-    )
+    if chain.ahead is not None:
+        belief_BTS = _batch_first(done, done.belief_TBS)
+        exact = {done.rows.callers(row): log_belief_TS for row, log_belief_TS in done.log_beliefs()}
+        log_prob_BT = chain.ahead.log_probs(log_prob_BT, belief_BTS, exact)
+    return log_prob_BT.clamp_max(0.0)
 
 
 @torch.no_grad()
@@ -78,8 +80,28 @@ def filter(chain: Chain) -> Filtered:  # the name of the algorithm
     """Each token's log-probability and the belief after it."""
     done = walk(chain, *chain.columns())
     belief_BTS = _batch_first(done, done.belief_TBS)
-    belief_BTS = belief_BTS if chain.ahead is None else chain.ahead.beliefs(belief_BTS)
+    if chain.ahead is not None:
+        exact = {done.rows.callers(row): log_belief_TS for row, log_belief_TS in done.log_beliefs()}
+        belief_BTS = chain.ahead.beliefs(belief_BTS, exact)
     return Filtered(_log_probs(chain, done), belief_BTS, chain.states(), chain.carry(done.rows.unsort(done.final_BS)))
+
+
+@torch.no_grad()
+def carried_after(chain: Chain) -> tuple[Tensor, Tensor, Tensor]:
+    """What would be carried on after each token, in each of its states, B×T×S; those states; and after the last one.
+
+    These are the beliefs of `filter`, but logarithms of those too small for a probability.
+    """
+    done = walk(chain, *chain.columns(), every_token=True)
+    belief_BTS = _batch_first(done, done.belief_TBS)
+    exact = {done.rows.callers(row): log_belief_TS for row, log_belief_TS in done.log_beliefs()}
+    if chain.ahead is not None:
+        belief_BTS = chain.ahead.beliefs(belief_BTS, exact)
+        exact = {row: chain.ahead.log_beliefs(row, log_belief_TS) for row, log_belief_TS in exact.items()}
+    belief_BTS = belief_BTS.clone()
+    for row, log_belief_TS in exact.items():
+        belief_BTS[row, : len(log_belief_TS)] = to_carry(log_belief_TS, belief_BTS)
+    return belief_BTS, chain.states(), chain.carry(done.rows.unsort(done.final_BS))
 
 
 @torch.no_grad()
@@ -107,16 +129,16 @@ class _Score(torch.autograd.Function):
         ctx.done, ctx.shape = walk(chain, log_columns_NS, index_BT), log_columns_NS.shape
         ctx.whole_rows = chain.ahead is not None
         rows = ctx.done.rows
-        # Clones: an output that its own backward holds would keep the whole pass alive for ever.
-        return _log_probs(chain, ctx.done).clone(), rows.unsort(ctx.done.final_BS).clone()
+        # A clone: an output that its own backward holds would keep the whole pass alive for ever.
+        return _log_probs(chain, ctx.done), rows.unsort(ctx.done.final_BS).clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_log_prob_BT: Tensor, grad_final_BS: Tensor) -> tuple[Tensor | None, ...]:
         done: Walk = ctx.done
-        if done.rescued and bool(grad_final_BS.any()):
-            raise TrellisError("a sequence this improbable has no gradient through its beliefs: detach the state.")
         sort, unsort = done.rows.sort, done.rows.unsort
+        if done.rescued and bool(sort(grad_final_BS)[list(done.rescued)].any()):
+            raise TrellisError("a sequence this improbable has no gradient through its beliefs: detach the state.")
         if ctx.whole_rows and not bool((grad_log_prob_BT == grad_log_prob_BT[:, :1]).all()):
             raise TrellisError("states that remember words learn from whole rows: weigh rows, not single tokens.")
         found = walk_back(done, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS))
@@ -161,6 +183,7 @@ def _path_score(chain: Chain, labels_BT: Tensor) -> tuple[Tensor, Tensor] | None
     log_prob_BT = chain.log_columns_NS[chain.index_BT, state_BT] + torch.cat([log_first_B1, log_step_BT], 1)
     log_prob_BT = log_prob_BT if chain.ahead is None else chain.ahead.log_probs_of(log_prob_BT, state_BT)
     log_prob_BT = torch.where(inside_BT, log_prob_BT, 0.0)
+    log_prob_BT = at_most_zero(log_prob_BT)
     if bool((log_prob_BT == -torch.inf).any()):
         return None
     last_B1 = (lengths_B - 1).clamp_min(0)[:, None]

@@ -1,8 +1,7 @@
 """One row of a chain in float64 log space: for what scaled probabilities cannot hold.
 
-A scale near float32's smallest number means that nearly all belief sat on states that cannot explain the token. Such a
-row is either impossible, which reachability alone decides, or merely very surprising, and then this walk gives its
-exact answer. Text under a trained model hardly ever comes here.
+A row comes here that lost, in float64 too, what it needed or may need yet (`lost.py`). Text under a trained model
+hardly ever does.
 """
 
 from __future__ import annotations
@@ -45,20 +44,6 @@ def row_of(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor, number: int, 
     log_first_S = chain.log_first(number) if chain.log_first else widened(chain.log_first_BS[number])
     log_emission_TS = widened(log_columns_NS[index_BT[number, :length]])
     return Row(chain.transition, number, log_first_S.detach(), log_emission_TS.detach())
-
-
-def impossible_at(row: Row) -> int | None:
-    """The first token that no state reachable with positive probability can emit."""
-    reachable_S = row.log_first_S > -torch.inf
-    for t, log_emission_S in enumerate(row.log_emission_TS):
-        if t > 0:
-            before_S, reachable_S = reachable_S.float(), torch.zeros_like(reachable_S)
-            for piece in row.pieces(t):
-                reachable_S[piece.to] |= (piece.matrix > -torch.inf).float() @ before_S[piece.from_] > 0
-        reachable_S = reachable_S & (log_emission_S > -torch.inf)
-        if not bool(reachable_S.any()):
-            return t
-    return None
 
 
 def filtered(row: Row) -> tuple[Tensor, Tensor]:

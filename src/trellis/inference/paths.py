@@ -70,7 +70,7 @@ def _by_one_matrix(chain: Chain, log_matrix_SS: Tensor) -> Paths:
     rows = Rows(order_B * time, length_B, order_B, from_B, length_B, groups_J)
     found = best_paths(log_first_BS, log_matrix_SS.to(log_columns_NS), log_columns_NS, index_BT.flatten(), rows)
     log_prob_B = found.log_prob_B.new_zeros(batch).index_copy_(0, order_B, found.log_prob_B)
-    return Paths(log_prob_B.to(log_columns_NS), chain.named(found.state_N.view(batch, 1, time))[:, 0])
+    return Paths(log_prob_B.clamp_max(0.0).to(log_columns_NS), chain.named(found.state_N.view(batch, 1, time))[:, 0])
 
 
 @torch.no_grad()
@@ -117,7 +117,7 @@ def _climb(
         offset_B[rows] += peak
     score_BSK = _only_the_empty_path(score_BSK, lengths_B)
     top_BK, end_BK = score_BSK.flatten(1).topk(k)
-    return (top_BK + offset_B[:, None]).to(score_BSK.dtype), end_BK, pointers_BTSK
+    return (top_BK + offset_B[:, None]).clamp_max(0.0).to(score_BSK.dtype), end_BK, pointers_BTSK
 
 
 def _only_the_empty_path(score_BSK: Tensor, lengths_B: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 A belief is pushed through the transition by a matrix product, multiplied by how well each state explains the next
 token, and rescaled to sum to one; the logarithm of the scale is the token's log-probability. The way back is the
-vector–Jacobian product of the way there. Nothing ever holds batch × time × states². Rows whose scale underflows are
-done again in log space.
+vector–Jacobian product of the way there. Nothing ever holds batch × time × states². Rows that lost what float32 cannot
+hold are walked again in float64, and those that lost something there in log space.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import log_space
-from trellis.inference.chain import Chain, check_lengths, scaled
+from trellis.inference.chain import Chain, check_lengths, scaled, to_carry
+from trellis.inference.lost import lost_rows
 from trellis.inference.transitions import Dense, Transition
 from trellis.ops import walks
 from trellis.ops.precision import widened
@@ -67,7 +69,9 @@ class Evidence(NamedTuple):
 class Walk(NamedTuple):
     """A finished forward pass, time-major and longest row first, with what the way back needs.
 
-    `rescued` holds the rows that were done again in log space, by their numbers here.
+    final_BS   the beliefs after the last tokens, as they are carried
+    again      the walk in float64 of the rows that it took, and their numbers here; None: no row
+    rescued    the rows that were done again in log space, by their numbers here
     """
 
     rows: Rows
@@ -78,11 +82,36 @@ class Walk(NamedTuple):
     scale_TB: Tensor
     log_prob_TB: Tensor
     final_BS: Tensor
+    again: Again | None
     rescued: dict[int, log_space.Row]
 
+    def done_again(self) -> set[int]:
+        """The rows that scaled float32 could not hold."""
+        return set(self.rescued) | set([] if self.again is None else self.again.rows_N.tolist())
 
-def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor) -> Walk:
-    """Filter a chain, of which the columns were already asked for."""
+    def log_beliefs(self) -> Iterator[tuple[int, Tensor]]:
+        """Of the rows that were done again: their numbers, and the logarithms of their beliefs in float64, T×S."""
+        if self.again is not None:
+            for place, row in enumerate(self.again.rows_N.tolist()):
+                if row not in self.rescued:
+                    yield row, self.again.walk.belief_TBS[: self.rows.length(row), place].log()
+        for row, asked in self.rescued.items():
+            yield row, log_space.filtered(asked)[1]
+
+
+class Again(NamedTuple):
+    """A walk in float64 of some rows of another walk, and the columns of its words."""
+
+    walk: Walk
+    rows_N: Tensor
+    log_columns_MS: Tensor
+
+
+def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor, *, every_token: bool = False) -> Walk:
+    """Filter a chain, of which the columns were already asked for.
+
+    The beliefs after each row's last token are held, whatever comes next; with `every_token`, so are those after each.
+    """
     torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
     batch, time, _ = chain.shape
     rows = Rows.of(chain.lengths_B, batch, time)
@@ -90,17 +119,24 @@ def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor) -> Walk:
     evidence = Evidence(*(made_before or scaled(log_columns_NS)), rows.sort(index_BT.T, 1).contiguous())
     transition = chain.transition if rows.order is None else chain.transition.sorted(rows.order)
     first_BS = rows.sort(chain.log_first_BS.exp())
-    found = walks.walk(transition, _matrix(transition), first_BS, *evidence, rows.running)
-    done = Walk(rows, transition, evidence, first_BS, *found, {})
-    low_TB = _low(done.scale_TB)
-    for row in low_TB.any(0).nonzero().flatten().cpu().tolist() if bool(low_TB.any()) else []:
-        _rescue(chain, log_columns_NS, index_BT, done, row)
+    done = _walked(rows, transition, evidence, first_BS)
+    lost = _lost(chain, log_columns_NS, done, every_token)
+    if not lost:
+        return done
+    again = _again(chain, log_columns_NS, done, lost)
+    if again is not None:
+        _overwrite(done, again)
+        done = done._replace(again=again)
+        lost = [lost[place] for place in _lost(chain, again.log_columns_MS, again.walk, every_token)]
+    for row in lost:
+        asked = log_space.row_of(chain, log_columns_NS, index_BT, rows.callers(row), rows.length(row))
+        _rescue(done, row, asked)
     return done
 
 
-def _low(scale_TB: Tensor) -> Tensor:
-    """Where digits were lost to underflow, so that the row is done again in log space."""
-    return scale_TB < walks.limits(scale_TB.dtype).underflow
+def _walked(rows: Rows, transition: Transition, evidence: Evidence, first_BS: Tensor) -> Walk:
+    found = walks.walk(transition, _matrix(transition), first_BS, *evidence, rows.running)
+    return Walk(rows, transition, evidence, first_BS, *found, None, {})
 
 
 def _matrix(transition: Transition) -> Tensor | None:
@@ -108,17 +144,46 @@ def _matrix(transition: Transition) -> Tensor | None:
     return transition.matrix_SS.detach() if isinstance(transition, Dense) else None
 
 
-def _rescue(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor, done: Walk, row: int) -> None:
-    """Overwrite a row with the log-space answer, unless it is impossible and the walk was right."""
-    length, lost_at = done.rows.length(row), int(_low(done.scale_TB[:, row]).nonzero()[0])
-    asked = log_space.row_of(chain, log_columns_NS, index_BT, done.rows.callers(row), length)
-    if log_space.impossible_at(asked) == lost_at:
-        return
+def _lost(chain: Chain, log_columns_NS: Tensor, done: Walk, every_token: bool) -> list[int]:
+    """The rows that must be done again in wider numbers, or in log space."""
+    return lost_rows(
+        chain, done.transition, done.rows.order, log_columns_NS, done.evidence.index_TB, done.rows.running,
+        done.belief_TBS, done.scale_TB, every_token,
+    )  # fmt: skip
+
+
+def _again(chain: Chain, log_columns_NS: Tensor, done: Walk, lost: list[int]) -> Again | None:
+    """These rows walked in float64; None if they were, or if the device has no such numbers."""
+    if widened(done.first_BS[:0]).dtype == done.first_BS.dtype:
+        return None
+    rows_N = torch.tensor(lost, device=done.first_BS.device)
+    callers_N = rows_N if done.rows.order is None else done.rows.order[rows_N]
+    rows = Rows(callers_N, [int((rows_N < count).sum()) for count in done.rows.running])
+    words_M, index_TN = done.evidence.index_TB[:, rows_N].unique(return_inverse=True)
+    log_columns_MS = widened(log_columns_NS[words_M])
+    evidence = Evidence(*scaled(log_columns_MS), index_TN.contiguous())
+    transition = done.transition.sorted(rows_N).mapped(torch.exp)
+    return Again(_walked(rows, transition, evidence, chain.exact_first(callers_N).exp()), rows_N, log_columns_MS)
+
+
+def _overwrite(done: Walk, again: Again) -> None:
+    """Put the float64 answers in the place of these rows."""
+    rows_N, found = again.rows_N, again.walk
+    done.log_prob_TB[:, rows_N] = found.log_prob_TB.to(done.log_prob_TB)
+    done.belief_TBS[:, rows_N] = found.belief_TBS.to(done.belief_TBS)
+    done.final_BS[rows_N] = to_carry(found.final_BS.log(), done.final_BS)
+    done.scale_TB[:, rows_N] = 0.0  # so that the walk back sends no message along these rows
+
+
+def _rescue(done: Walk, row: int, asked: log_space.Row) -> None:
+    """Put the log-space answer in the place of a row."""
     log_prob_T, log_belief_TS = log_space.filtered(asked)
-    done.log_prob_TB[:length, row] = log_prob_T.to(done.log_prob_TB)
-    done.belief_TBS[:length, row] = log_belief_TS.exp().to(done.belief_TBS)
-    done.final_BS[row] = done.belief_TBS[length - 1, row]
-    done.scale_TB[:, row] = 0.0  # so that the walk back sends no message along this row
+    done.log_prob_TB[: asked.length, row] = log_prob_T.to(done.log_prob_TB)
+    done.belief_TBS[: asked.length, row] = log_belief_TS.exp().to(done.belief_TBS)
+    done.final_BS[row] = to_carry(log_belief_TS[-1], done.final_BS)
+    done.scale_TB[:, row] = 0.0
+    if done.again is not None:
+        done.again.walk.scale_TB[:, done.again.rows_N == row] = 0.0
     done.rescued[row] = asked
 
 
@@ -145,6 +210,9 @@ def walk_back(
     if learned:  # at once: after an operation of PyTorch's, its threads spin and take a core from native ones
         transition = done.transition.gradient(done.belief_TBS[:-1], message_TBS[1:])
     log_first_BS = message_TBS[:1].sum(0) * done.first_BS  # nothing if there are no tokens
+    found = Gradients(log_first_BS, transition, posterior_TBS)
+    if done.again is not None:
+        _add_again_(found, done, done.again, grad_log_prob_TB, grad_final_BS)
     for row, asked in done.rescued.items():
         counts = log_space.counts(asked, _weight(grad_log_prob_TB[: asked.length, row]))
         posterior_TBS[: asked.length, row] = counts.posterior_TS.to(posterior_TBS)
@@ -152,7 +220,23 @@ def walk_back(
         if learned:
             for step, piece, count_CN in counts.steps():
                 done.transition.add_counts_(transition, step, row, piece, count_CN)
-    return Gradients(log_first_BS, transition, posterior_TBS)
+    return found
+
+
+def _add_again_(found: Gradients, done: Walk, again: Again, grad_log_prob_TB: Tensor, grad_final_BS: Tensor) -> None:
+    """Put the gradients of rows that were walked again in their place, and add those by the transition."""
+    rows_N, walked = again.rows_N, again.walk
+    grad_NS, state_NS = widened(grad_final_BS[rows_N]), done.final_BS[rows_N]
+    # What is carried as a logarithm has the gradient of one.
+    grad_NS = torch.where(state_NS < 0, grad_NS * (-widened(state_NS)).clamp_max(690.0).exp(), grad_NS)
+    posterior_TNS, message_TNS = walks.walk_back(
+        walked.transition, _matrix(walked.transition), walked.evidence.likelihood_NS, walked.evidence.index_TB,
+        walked.rows.running, walked.belief_TBS, walked.scale_TB, widened(grad_log_prob_TB[:, rows_N]), grad_NS,
+    )  # fmt: skip
+    found.posterior_TBS[:, rows_N] = posterior_TNS.to(found.posterior_TBS)
+    found.log_first_BS[rows_N] = (message_TNS[:1].sum(0) * walked.first_BS).to(found.log_first_BS)
+    if found.transition:
+        done.transition.add_exact_(found.transition, walked.transition, walked.belief_TBS[:-1], message_TNS[1:])
 
 
 def _weight(grad_log_prob_T: Tensor) -> Tensor:

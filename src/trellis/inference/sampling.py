@@ -38,6 +38,8 @@ def sample_posterior(chain: Chain, samples: int, generator: torch.Generator | No
     ]
     places_BNT = torch.cat([places_BNT for places_BNT, _ in drawn], 1)
     least_B = torch.stack([least_B for _, least_B in drawn]).amin(0)
+    least_B[[done.rows.callers(row) for row in done.done_again()]] = 0.0
+    least_B.masked_fill_(lengths_B == 0, 1.0)
     for row in (least_B < UNDERFLOW).nonzero().flatten().cpu().tolist():
         length = int(lengths_B[row])
         asked = log_space.row_of(chain, log_columns_NS, index_BT, row, length)

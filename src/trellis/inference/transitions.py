@@ -8,6 +8,7 @@ every question is answered. It becomes fast with a `push` and a `pull` of its ow
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -54,8 +55,18 @@ class Transition(ABC):
     def pieces(self, step: int, rows_B: Tensor, *, log: bool) -> Iterator[Piece]:
         """The matrices that these rows cross to reach `step`, as probabilities or as logarithms of these."""
 
+    @property
+    def least(self) -> float:
+        """The logarithm of the least probability of all steps; −inf if there is none, or if it is not known."""
+        return -math.inf
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every state is known to lead to every other."""
+        return self.least > -math.inf
+
     def sorted(self, order_B: Tensor) -> Transition:
-        """The same with the rows in another order."""
+        """The same with the rows in another order, or some of them."""
         return self
 
     def push(self, belief_BS: Tensor, step: int) -> Tensor:
@@ -78,6 +89,12 @@ class Transition(ABC):
 
     def add_counts_(self, gradient: tuple[Tensor, ...], step: int, row: int, piece: Piece, count_CN: Tensor) -> None:
         """Add to such gradients those of a row whose expected counts of a step were found in log space."""
+        raise TrellisError("a sequence this improbable has no gradient with this transition: leave it out.")
+
+    def add_exact_(
+        self, gradient: tuple[Tensor, ...], exact: Transition, belief_TBS: Tensor, message_TBS: Tensor
+    ) -> None:
+        """Add to such gradients those of rows that were walked in float64, by the same steps `mapped` to it."""
         raise TrellisError("a sequence this improbable has no gradient with this transition: leave it out.")
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Transition:
@@ -124,6 +141,10 @@ class _Mapped(Transition):
     def sorted(self, order_B: Tensor) -> Transition:
         return _Mapped(self.transition.sorted(order_B), self.function)
 
+    @override
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Transition:
+        return self.transition.mapped(function)
+
 
 class Dense(Transition):
     """One matrix [from, to] for every step of every row; its one tensor is the matrix of logarithms."""
@@ -137,6 +158,11 @@ class Dense(Transition):
     def matrix_SS(self) -> Tensor:
         """Probabilities [from, to]."""
         return self.log_matrix_SS.exp()
+
+    @functools.cached_property
+    def least(self) -> float:
+        """The logarithm of the least probability of all steps."""
+        return float(self.log_matrix_SS.detach().min())
 
     @functools.cached_property
     def _into_SS(self) -> tuple[Tensor, Tensor]:
@@ -169,6 +195,12 @@ class Dense(Transition):
         gradient[0].add_(count_CN.T.to(gradient[0]))
 
     @override
+    def add_exact_(
+        self, gradient: tuple[Tensor, ...], exact: Transition, belief_TBS: Tensor, message_TBS: Tensor
+    ) -> None:
+        gradient[0].add_(exact.gradient(belief_TBS, message_TBS)[0].to(gradient[0]))
+
+    @override
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Transition:
         log_matrix_SS = widened(self.log_matrix_SS.detach())
         return Dense(log_matrix_SS, function(log_matrix_SS))
@@ -186,12 +218,38 @@ class BlockPairs(Transition):
     """A matrix [to, from] for each pair of blocks in the batch, and the pair that each row crosses to reach each token.
 
     What a row is said to cross to its first token is never looked at. `log_into` gives the logarithms of some pairs'
-    matrices in float64, for probabilities that float32 cannot hold.
+    matrices in float64, for probabilities that float32 cannot hold. `never_PJ` says which states are never entered.
     """
 
-    def __init__(self, into_PJK: Tensor, pair_BT: Tensor, log_into: Callable[[Tensor], Tensor]) -> None:
-        self.into_PJK, self.pair_BT, self.log_into = into_PJK, pair_BT, log_into
+    def __init__(
+        self,
+        into_PJK: Tensor,
+        pair_BT: Tensor,
+        log_into: Callable[[Tensor], Tensor],
+        never_PJ: Tensor | None = None,
+    ) -> None:
+        self.into_PJK, self.pair_BT, self.log_into, self.never_PJ = into_PJK, pair_BT, log_into, never_PJ
         self.tensors, self.states = (into_PJK,), into_PJK.shape[2]
+        self.numbers_P: Tensor | None = None  # of those pairs of another transition that this one was mapped from
+
+    @functools.cached_property
+    def least(self) -> float:
+        """The logarithm of the least probability of all steps into states that are entered at all."""
+        if len(self.into_PJK) == 0:
+            return 0.0
+        least_PJ = self.into_PJK.detach().amin(2)
+        least = float(least_PJ.min() if self.never_PJ is None else least_PJ.masked_fill(self.never_PJ, 1.0).min())
+        if not least < torch.finfo(self.into_PJK.dtype).tiny:
+            return math.log(least)
+        log_least_PJ = self._log_into_PJK.amin(2)
+        return float(
+            log_least_PJ.min() if self.never_PJ is None else log_least_PJ.masked_fill(self.never_PJ, 0.0).min()
+        )
+
+    @property
+    @override
+    def everywhere(self) -> bool:
+        return self.never_PJ is None and super().everywhere
 
     @functools.cached_property
     def _pair_TB(self) -> Tensor:
@@ -200,16 +258,20 @@ class BlockPairs(Transition):
     @functools.cached_property
     def _log_into_PJK(self) -> Tensor:
         """Logarithms of all pairs' matrices; what was lost to underflow is looked up."""
-        into_PJK = self.into_PJK.detach()
-        log_into_PJK = into_PJK.log()
-        lost_PJK = into_PJK < torch.finfo(into_PJK.dtype).tiny
-        for pairs in lost_PJK.flatten(1).any(1).nonzero().flatten().split(PAIRS_AT_ONCE):
-            log_into_PJK[pairs] = self.log_into(pairs).to(log_into_PJK)
-        return log_into_PJK
+        return self._log_of(self.into_PJK.detach().clone(), slice(None)).to(self.into_PJK)
+
+    def _log_of(self, into_QJK: Tensor, pairs: slice | Tensor) -> Tensor:
+        """Logarithms of matrices, which become these, and which are those of the given pairs."""
+        lost_Q = (into_QJK < torch.finfo(self.into_PJK.dtype).tiny).flatten(1).any(1)
+        numbers_P = torch.arange(len(self.into_PJK), device=lost_Q.device)[pairs]
+        log_into_QJK = into_QJK.log_()
+        for some_N in lost_Q.nonzero().flatten().split(PAIRS_AT_ONCE):
+            log_into_QJK[some_N] = self.log_into(numbers_P[some_N]).to(log_into_QJK)
+        return log_into_QJK
 
     @override
     def sorted(self, order_B: Tensor) -> Transition:
-        return BlockPairs(self.into_PJK, self.pair_BT.index_select(0, order_B), self.log_into)
+        return BlockPairs(self.into_PJK, self.pair_BT.index_select(0, order_B), self.log_into, self.never_PJ)
 
     @override
     def pieces(self, step: int, rows_B: Tensor, *, log: bool) -> Iterator[Piece]:
@@ -235,13 +297,27 @@ class BlockPairs(Transition):
     @override
     def add_counts_(self, gradient: tuple[Tensor, ...], step: int, row: int, piece: Piece, count_CN: Tensor) -> None:
         pair = self.pair_BT[row, step]
-        into_JK = self.into_PJK[pair]
-        there_JK = into_JK >= torch.finfo(into_JK.dtype).tiny  # what float32 has as zero stays there
-        gradient[0][pair] += torch.where(there_JK, count_CN.to(into_JK) / into_JK, 0.0)
+        gradient[0][pair] += _a_probability(count_CN, self.into_PJK[pair])
+
+    @override
+    def add_exact_(
+        self, gradient: tuple[Tensor, ...], exact: Transition, belief_TBS: Tensor, message_TBS: Tensor
+    ) -> None:
+        assert isinstance(exact, BlockPairs)
+        assert exact.numbers_P is not None
+        count_QJK = exact.gradient(belief_TBS, message_TBS)[0].mul_(exact.into_PJK)
+        gradient[0].index_add_(0, exact.numbers_P, _a_probability(count_QJK, self.into_PJK.detach()[exact.numbers_P]))
 
     @override
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Transition:
-        return BlockPairs(function(widened(self._log_into_PJK)), self.pair_BT, self.log_into)
+        used_Q = self.pair_BT[:, 1:].unique()  # but for what padding names, which may be no pair
+        used_Q = used_Q[(used_Q >= 0) & (used_Q < len(self.into_PJK))]
+        log_into_QJK = self._log_of(widened(self.into_PJK.detach()[used_Q]), used_Q)
+        pair_BT = torch.searchsorted(used_Q, self.pair_BT).clamp_max(max(0, len(used_Q) - 1))
+        never_QJ = None if self.never_PJ is None else self.never_PJ[used_Q]
+        found = BlockPairs(function(log_into_QJK), pair_BT, lambda some_N: self.log_into(used_Q[some_N]), never_QJ)
+        found.numbers_P = used_Q
+        return found
 
     @override
     def towards(self, step: int, rows_B: Tensor, to_BN: Tensor, *, log: bool) -> Tensor:
@@ -255,6 +331,12 @@ class BlockPairs(Transition):
         into_BT = self.into_PJK[self.pair_BT[:, 1:], to_BT, from_BT]
         there_BT = into_BT >= torch.finfo(into_BT.dtype).tiny  # a zero, of padding too, has no gradient, not NaN
         return into_BT.where(there_BT, 1.0).log().where(there_BT, -torch.inf)
+
+
+def _a_probability(count: Tensor, into: Tensor) -> Tensor:
+    """Expected counts as gradients by probabilities; what float32 has as zero has none, and stays there."""
+    there = into >= torch.finfo(into.dtype).tiny
+    return torch.where(there, count.to(into) / into, 0.0)
 
 
 class Streamed(Transition):

@@ -14,8 +14,17 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import BlockPairs, Chain, Streamed, Transition
-from trellis.inference.chain import begun_or_not, carried, empty_rows_keep, first_states, log_belief
-from trellis.inference.transitions import crossings
+from trellis.inference.chain import (
+    begun_or_not,
+    believed,
+    carried,
+    empty_rows_keep,
+    exact_first,
+    first_states,
+    log_belief,
+    log_carried,
+)
+from trellis.inference.transitions import FROM_AT_ONCE, crossings
 from trellis.models.asking import Asked
 from trellis.models.encoders import Vectors
 from trellis.models.lists import AfterWords, Crossing, Listed
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 
 
 Stepper = Callable[[Tensor, Tensor], Tensor]  # from N states into lists M×J, [to, from]
+ExactFirst = Callable[[int], Tensor]  # log p(first state) of one row in float64
 
 
 def plain_chain(model: Distributions, asked: Asked) -> Chain:
@@ -66,15 +76,15 @@ def _dense_chain(model: Distributions, asked: Asked) -> Chain:
 
 def _dense_first(
     model: Distributions, asked: Asked, vectors: Vectors, states_S: Tensor, transition: Transition
-) -> tuple[Tensor, Callable[[int], Tensor] | None]:
+) -> tuple[Tensor, ExactFirst | None]:
     """log p(first state) of each row among those that take part, and how to have one row's in float64."""
 
     def log_start() -> Tensor:
         return model.log_start(vectors, states_S).index_select(0, states_S)
 
     def log_push(log_belief_S: Tensor) -> Tensor:
-        log_rows_SS = widened(model.transition.log_rows(vectors, states_S, states_S).detach())
-        return (log_belief_S[:, None] + log_rows_SS).logsumexp(0)
+        log_rows_SJ = widened(model.transition.log_rows(vectors, model.everything(), states_S).detach())
+        return (log_belief_S[:, None] + log_rows_SJ).logsumexp(0)
 
     if asked.state is None:
         return log_start().expand(len(asked.ids_BT), -1), None
@@ -84,7 +94,7 @@ def _dense_first(
     belief_BS, fresh_B1 = carried(asked.state)
     log_rows_SJ = model.transition.log_rows(vectors, model.everything(), states_S)
     log_first_BS = log_belief((belief_BS @ log_rows_SJ.exp()).to(belief_BS), asked.state)
-    return begun_or_not(log_first_BS, fresh_B1, log_start), None
+    return begun_or_not(log_first_BS, fresh_B1, log_start), exact_first(asked.state, fresh_B1, log_start, log_push)
 
 
 def carrying_all_states(model: Distributions, asked: Asked, chain: Chain) -> Chain:
@@ -111,7 +121,7 @@ def _block_chain(model: Distributions, support: Support, asked: Asked) -> Chain:
     # The pairs first: on the way back the few rows of the first belief come before their whole table, and are added
     # in place.
     transition = block_pairs(model, crossing, pair_BT)
-    log_first_BJ = log_first(model, asked.state, list_BT, crossing)
+    log_first_BJ, exactly = log_first(model, asked.state, list_BT, crossing)
     log_columns_NJ, index_BT, scaled = block_columns(model, support, crossing.to, crossing.block_G, asked.ids_BT)
     chain = Chain(
         log_first_BJ,
@@ -122,6 +132,7 @@ def _block_chain(model: Distributions, support: Support, asked: Asked) -> Chain:
         lists_GS=crossing.to.lists_NK,
         list_BT=list_BT,
         labels_BT=places(asked, support),
+        log_first=exactly,
         scaled=scaled,
     )
     return carrying_all_states(model, asked, chain)
@@ -147,7 +158,8 @@ def block_pairs(model: Distributions, crossing: Crossing, pair_BT: Tensor) -> Bl
     """The matrices of a batch's pairs of blocks, and where they are crossed."""
     vectors, part = crossing.to.source, model.transition
     into_PJK = part.into(vectors, crossing)
-    return BlockPairs(into_PJK, pair_BT, lambda chosen_N: part.log_into(vectors, crossing, chosen_N))
+    never_PJ = None if crossing.alive_GJ is None else ~crossing.alive_GJ[crossing.pairs.to_P]
+    return BlockPairs(into_PJK, pair_BT, lambda chosen_N: part.log_into(vectors, crossing, chosen_N), never_PJ)
 
 
 def block_columns(
@@ -162,30 +174,51 @@ def _all_involved(taking_part: TakingPart, state: Tensor | None) -> Tensor:
     """All states that an encoder must see at once: those that take part, and those that carry belief."""
     if state is None:
         return taking_part.all_S
-    involved_S = (state > 0).any(0).index_fill(0, taking_part.all_S, True)
+    involved_S = believed(state).any(0).index_fill(0, taking_part.all_S, True)
     return involved_S.nonzero().flatten()
 
 
 def log_first(
     model: Distributions, state: Tensor | None, list_BT: Tensor, crossing: Crossing, moved_BR: Tensor | None = None
-) -> Tensor:
-    """log p(first state) of each row, among the states of its first token's list.
+) -> tuple[Tensor, ExactFirst | None]:
+    """log p(first state) of each row, among the states of its first token's list, and of one row in float64.
 
     Where states remember words, those of each row have moved its vectors by `moved_BR`.
     """
     lists_GJ = crossing.to.lists_NK
     if list_BT.shape[1] == 0:
-        return next(model.parameters()).new_zeros(len(list_BT), lists_GJ.shape[1])
+        return next(model.parameters()).new_zeros(len(list_BT), lists_GJ.shape[1]), None
     list_B = list_BT[:, 0]
     if state is None:
-        return _log_start_of_lists(model, list_B, crossing)
-    state, fresh_B1 = carried(state)
-    log_first_BJ = _log_pushed(model, state, list_B, crossing, moved_BR)
-    return (
-        log_first_BJ
-        if fresh_B1 is None
-        else torch.where(fresh_B1, _log_start_of_lists(model, list_B, crossing), log_first_BJ)
-    )
+        return _log_start_of_lists(model, list_B, crossing), None
+    belief_BS, fresh_B1 = carried(state)
+    log_first_BJ = _log_pushed(model, belief_BS, list_B, crossing, moved_BR)
+    if fresh_B1 is not None:
+        log_first_BJ = torch.where(fresh_B1, _log_start_of_lists(model, list_B, crossing), log_first_BJ)
+
+    def exactly(row: int) -> Tensor:
+        here = slice(row, row + 1)
+        if fresh_B1 is not None and bool(fresh_B1[row]):
+            return widened(_log_start_of_lists(model, list_B[here], crossing)[0].detach())
+        moved_1R = None if moved_BR is None else moved_BR[here]
+        return _log_pushed_exactly(model, log_carried(state[row]), list_B[here], crossing, moved_1R)
+
+    return log_first_BJ, exactly
+
+
+@torch.no_grad()
+def _log_pushed_exactly(
+    model: Distributions, log_belief_S: Tensor, list_1: Tensor, crossing: Crossing, moved_1R: Tensor | None
+) -> Tensor:
+    """The logarithm of one belief one step on, among the states of a list, in float64."""
+    source, first_1 = crossing.to.source, torch.zeros_like(list_1)
+    log_pushed_J = log_belief_S.new_full((crossing.to.lists_NK.shape[1],), -torch.inf)
+    for from_N in (log_belief_S > -torch.inf).nonzero().flatten().split(FROM_AT_ONCE):
+        from_ = Listed(source, from_N[None]) if moved_1R is None else AfterWords(source, from_N[None], moved_1R)
+        one = crossing._replace(from_=from_, pairs=Pairs(first_1, list_1))
+        log_into_JN = widened(model.transition.log_into(source, one, first_1)[0])
+        log_pushed_J = log_pushed_J.logaddexp((log_into_JN + log_belief_S[from_N]).logsumexp(1))
+    return log_pushed_J
 
 
 def _log_start_of_lists(model: Distributions, list_B: Tensor, crossing: Crossing) -> Tensor:
@@ -251,25 +284,34 @@ def _streamed_chain(model: Distributions, support: Support, asked: Asked) -> Cha
     list_BT = list_BT.masked_fill(asked.missing_BT, -1)
     transition = Streamed(listed.lists_NK, list_BT, all_lists(model), *stepper(model, vectors))
     log_start_S = model.log_start(vectors, everything.all_S)
+    log_first_BS, log_first = _streamed_first(log_start_S, asked, transition)
     return Chain(
-        _streamed_first(log_start_S, asked, transition),
+        log_first_BS,
         transition,
         log_columns_NS,
         index_BT.masked_fill(asked.missing_BT, len(words_N)),
         asked.lengths_B,
         labels_BT=asked.labels_BT,
         carry=empty_rows_keep(asked.state, asked.lengths_B, index_BT.shape[1]),
+        log_first=log_first,
     )
 
 
-def _streamed_first(log_start_S: Tensor, asked: Asked, transition: Streamed) -> Tensor:
+def _streamed_first(log_start_S: Tensor, asked: Asked, transition: Streamed) -> tuple[Tensor, ExactFirst | None]:
     """log p(first state) over all states; where it leads to a seen token, among the states of that one."""
-    if asked.state is None or asked.ids_BT.shape[1] == 0:
-        return log_start_S.expand(len(asked.ids_BT), -1)
-    state, fresh_B1 = carried(asked.state)
-    pushed = [push_into(transition.into, belief_S, transition.lists(row, 0)) for row, belief_S in enumerate(state)]
-    log_first_BS = torch.stack(pushed).log() if pushed else state.clone()
-    return begun_or_not(log_first_BS, fresh_B1, lambda: log_start_S)
+    state = asked.state
+    if state is None or asked.ids_BT.shape[1] == 0:
+        return log_start_S.expand(len(asked.ids_BT), -1), None
+    belief_BS, fresh_B1 = carried(state)
+    pushed = [push_into(transition.into, belief_S, transition.lists(row, 0)) for row, belief_S in enumerate(belief_BS)]
+    log_first_BS = torch.stack(pushed).log() if pushed else belief_BS.clone()
+
+    def log_first(row: int) -> Tensor:
+        if fresh_B1 is not None and bool(fresh_B1[row]):
+            return widened(log_start_S)
+        return log_push_lists(transition.log_into, log_carried(state[row]), transition.lists(row, 0))
+
+    return begun_or_not(log_first_BS, fresh_B1, lambda: log_start_S), log_first
 
 
 def all_lists(model: Distributions) -> Tensor:
@@ -291,6 +333,16 @@ def push_into(into: Stepper, belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
     for from_N, part_MJ in crossings(belief_S.nonzero().T, enter_MJ):
         pushed_S[part_MJ.flatten()] += (into(from_N, part_MJ) @ belief_S[from_N]).to(belief_S)
     return pushed_S
+
+
+def log_push_lists(log_into: Stepper, log_belief_S: Tensor, enter_MJ: Tensor) -> Tensor:
+    """The same of a belief's logarithm, in float64; −inf elsewhere."""
+    log_pushed_S = torch.full_like(log_belief_S, -torch.inf)
+    for from_N, part_MJ in crossings((log_belief_S > -torch.inf).nonzero().T, enter_MJ):
+        to_C = part_MJ.flatten()
+        more_C = (log_into(from_N, part_MJ) + log_belief_S[from_N]).logsumexp(1)
+        log_pushed_S[to_C] = log_pushed_S[to_C].logaddexp(more_C)
+    return log_pushed_S
 
 
 def stepper(model: Distributions, vectors: Vectors, moved_R: Tensor | None = None) -> tuple[Stepper, Stepper]:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from trellis.errors import TrellisError
-from trellis.inference.chain import begun_or_not, carried, scaled
+from trellis.inference.chain import NOT_BEGUN, begun_or_not, carried, log_carried, scaled
 from trellis.models import remembering, remembering_blocks
 from trellis.models.asking import state_of_rows
 from trellis.models.budgets import within_budget
-from trellis.models.chains import push_beliefs
+from trellis.models.chains import all_lists, log_push_lists, push_beliefs, stepper
 from trellis.models.emissions import EMISSIONS
 from trellis.models.encoders import ENCODERS, Picked, Vectors
 from trellis.models.hmm_config import HMMConfig
@@ -28,6 +28,7 @@ from trellis.models.starts import STARTS
 from trellis.models.supports import Support, TakingPart, any_support, shortened, thinned, thinned_everywhere
 from trellis.models.tensor_files import check_finite
 from trellis.models.transitions import TRANSITIONS
+from trellis.ops.precision import widened
 
 FREE_LOGITS = frozenset({"start.table", "transition.table", "emission.table"})  # where −inf is a probability of zero
 LARGEST_KEPT = 1 << 26  # numbers of a table that is kept in use: 256 MB of float32
@@ -201,17 +202,38 @@ class Distributions(Model):
             return self.log_start().exp().expand(batch, -1)
         rows = len(state) if isinstance(state, Tensor) else batch
         state = state_of_rows(state, rows, self.state_width, next(self.parameters()))
-        state, fresh_B1 = carried(cast(Tensor, state))
-        return begun_or_not(self._pushed(state), fresh_B1, lambda: self.log_start().exp())
+        state = cast(Tensor, state)
+        belief_BS, fresh_B1 = carried(state[:, : self.config.states])
+        pushed_BS = self._pushed(state, belief_BS)
+        return begun_or_not(pushed_BS, fresh_B1, lambda: self.log_start().exp())
 
-    def _pushed(self, state: Tensor) -> Tensor:
+    def _pushed(self, state: Tensor, belief_BS: Tensor) -> Tensor:
         """Beliefs one step on, B×S."""
         if self.memory is not None:
             return remembering.push(self, state) if self.support is None else remembering_blocks.push(self, state)
         if self.support is not None:
-            return push_beliefs(self, self.vectors(self.everything), state)
-        between = self.transition.between
-        return self.kept("transition", lambda: between(self.vectors(self.everything), self.everything())).push(state, 0)
+            return push_beliefs(self, self.vectors(self.everything), belief_BS)
+        vectors, everything = self.vectors(self.everything), self.everything()
+        return self.kept("transition", lambda: self.transition.between(vectors, everything)).push(belief_BS, 0)
+
+    @torch.no_grad()
+    def log_predicted(self, state_S: Tensor | None) -> Tensor:
+        """log p(next state | all before), S, in float64: one row's, where float32 may not hold it."""
+        if state_S is None or float(state_S[0]) == NOT_BEGUN:
+            return widened(self.log_start())
+        if self.memory is not None:
+            log_push = remembering.log_push if self.support is None else remembering_blocks.log_push
+            return log_push(self, state_S)
+        _, log_into = stepper(self, self.vectors(self.everything))
+        return log_push_lists(log_into, log_carried(state_S), all_lists(self))
+
+    @torch.no_grad()
+    def log_words_of(self, log_belief_S: Tensor, words_N: Tensor) -> Tensor:
+        """log p(word) of some words, N: what `words_of` says, in float64, of one belief's logarithm."""
+        log_emission_NK = widened(self.log_emission()[words_N])
+        if self.support is None:
+            return (log_emission_NK + log_belief_S).logsumexp(1)
+        return (log_emission_NK + log_belief_S[self.support.lists()[words_N]]).logsumexp(1)
 
     def words_of(self, belief_NS: Tensor, words_V: Tensor | None = None) -> Tensor:
         """p(word), N×V, of beliefs over all states: Σ_z belief[z] p(word | z); of all words, or of these."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,10 +13,14 @@ from trellis.errors import TrellisError
 from trellis.models import remembering, remembering_blocks
 from trellis.models.asking import Asked
 from trellis.models.chain_of import chain_of
+from trellis.ops.precision import widened
 from trellis.progress import counted
 
 if TYPE_CHECKING:
     from trellis.models.questions import Questions
+
+LEAST = math.log(1e-30)  # of a word less probable, float32 has lost digits, or all
+AT_ONCE = 256  # rows of such words that are scored together
 
 
 class Filled(NamedTuple):
@@ -24,8 +29,9 @@ class Filled(NamedTuple):
     row_N, place_N  where the gap is
     log_prob_NV     log p(word | all tokens seen), of every word; −inf throughout where those tokens are impossible
 
-    Each gap is by itself: what stands in the others of its row is summed over. So the best words of two gaps need not
-    be the best pair of words.
+    A word's probability is known to a millionth of what the tokens before the gap give it; it is −inf only if it is
+    impossible. Each gap is by itself: what stands in the others of its row is summed over. So the best words of two
+    gaps need not be the best pair of words.
     """
 
     row_N: Tensor
@@ -53,7 +59,35 @@ def fill(model: Questions, asked: Asked) -> Filled:
     # In an impossible row there is nothing to divide by.
     log_prob_NV = (weight_NV / torch.where(total_N1 > 0, total_N1, 1.0)).log()
     row_N, place_N = gap_BT.nonzero().T
-    return Filled(row_N, place_N, log_prob_NV)
+    for number in (~(log_prob_NV >= LEAST)).any(1).nonzero().flatten().tolist():
+        words_M = (~(log_prob_NV[number] >= LEAST)).nonzero().flatten()
+        found_M = _exactly(model, asked, int(row_N[number]), int(place_N[number]), words_M)
+        log_prob_NV[number, words_M] = found_M.to(log_prob_NV)
+    return Filled(row_N, place_N, log_prob_NV.clamp_max(0.0))
+
+
+def _exactly(model: Questions, asked: Asked, row: int, place: int, words_M: Tensor) -> Tensor:
+    """log p(word at a gap | the rest) of words that float32 has no probability for: each is scored in its place."""
+    one = asked.some(slice(row, row + 1))
+    log_rest = _log_prob(model, one)
+    if log_rest == -torch.inf:
+        return torch.full_like(words_M, -torch.inf, dtype=log_rest.dtype)
+    found = []
+    for some_M in words_M.split(AT_ONCE):
+        ids_MT, lengths_M, missing_MT, state, _ = (
+            None if given is None else given.expand(len(some_M), *given.shape[1:]).clone() for given in one
+        )
+        assert ids_MT is not None
+        assert missing_MT is not None
+        ids_MT[:, place], missing_MT[:, place] = some_M, False
+        found.append(_log_prob(model, Asked(ids_MT, lengths_M, missing_MT, state, None)) - log_rest)
+    return torch.cat(found)
+
+
+def _log_prob(model: Questions, asked: Asked) -> Tensor:
+    """log p of whole rows, B, in float64."""
+    log_prob_BT, _ = model.score(asked.ids_BT, asked.state, asked.lengths_B, asked.missing_BT)
+    return widened(log_prob_BT).sum(1)
 
 
 def _gaps(asked: Asked) -> Tensor:

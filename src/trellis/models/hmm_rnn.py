@@ -21,6 +21,7 @@ from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, 
 from trellis.models.recurrence import Recurrence
 from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.ops.columns import scalar_columns
+from trellis.ops.precision import at_most_zero
 
 TINY = 1e-30  # the least that a float32 is divided by here, and the least probability of a word given its best state
 SPREAD = 10.0  # AdamW moves all parameters alike, but free logits must go farther than the weights of an RNN
@@ -82,7 +83,7 @@ class HMMRNN(Model):
             scales.append(joint_BS.sum(1).clamp_min(TINY))
             belief_BS = joint_BS / scales[-1][:, None]
         log_scale_BT = torch.stack(scales, 1).log() if scales else lead_TBS.new_zeros(ids_BT.shape)
-        return log_scale_BT + log_peak_N[index_BT], torch.cat([belief_BS, rnn], 1)
+        return at_most_zero(log_scale_BT + log_peak_N[index_BT]), torch.cat([belief_BS, rnn], 1)
 
     def _emission(self, ids_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """p(word | state) of each distinct word over its best state's, N×S; log of that; and each token's row."""

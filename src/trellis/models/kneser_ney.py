@@ -29,6 +29,7 @@ from trellis.models.asking import Texts
 from trellis.models.model import Model, ModelConfig
 from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.models.tensor_files import check_finite
+from trellis.ops.precision import at_most_zero
 from trellis.progress import Progress
 from trellis.text import IdFile, Tokenizer
 
@@ -107,7 +108,7 @@ class KneserNey(Model):
         ids_BT, _, lengths_B, inside_BT = texts
         all_BN = texts.whole()
         last_BN = all_BN.gather(1, lengths_B[:, None] + torch.arange(before, device=ids_BT.device))
-        return self._prob(all_BN)[:, before:].log().masked_fill(~inside_BT, 0.0), last_BN
+        return at_most_zero(self._prob(all_BN)[:, before:].log()).masked_fill(~inside_BT, 0.0), last_BN
 
     def _beginning(self, rows: int) -> Tensor:
         """The state where a text begins: after the end of a sentence, if there are sentences."""

@@ -10,18 +10,22 @@ cross T alone. The last token of a row is not divided by N: that belongs to the 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trellis.inference import Dense
+from trellis.ops import walks
 from trellis.ops.log_pulls import log_pull_shared
+from trellis.ops.precision import widened
 
 if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
 
 NONE, MISSING = -1, -2  # in the place of a word: before a text begins, and of a word that was not seen
+MODERATE = 1e12  # products of numbers that are neither larger nor smaller than its inverse keep their digits
 
 
 class Contexts(NamedTuple):
@@ -75,23 +79,35 @@ class Memory(nn.Module):
 
 
 def log_totals(transition: Dense, log_enter_KS: Tensor) -> Tensor:
-    """log N(z, x) of contexts, K×S: one product with the transition."""
-    return log_pull_shared(transition.matrix_SS, log_enter_KS)
+    """log N(z, x) of contexts, K×S: one product with the transition, and log space where that cannot hold it."""
+    log_total_KS = log_pull_shared(transition.matrix_SS, log_enter_KS)
+    least_K1 = log_enter_KS.detach().amax(1, keepdim=True) + math.log(walks.limits(log_enter_KS.dtype).lowest_belief)
+    lost_K = (log_total_KS.detach() < least_K1).any(1)
+    if not bool(lost_K.any()):
+        return log_total_KS
+    exact = [(transition.log_matrix_SS + log_enter_S).logsumexp(1) for log_enter_S in log_enter_KS[lost_K]]
+    return log_total_KS.index_copy(0, lost_K.nonzero().flatten(), torch.stack(exact).to(log_total_KS))
 
 
 def leaving(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> tuple[Tensor, Tensor]:
     """p(x | z) / N(z, x) and exp(c_x[z′]) of every word, both V×S: the first times and the second divided by one factor
-    a word, so that neither overflows.
+    a word, so that the second does not overflow.
     """
     peak_V1 = log_enter_VS.amax(1, keepdim=True)
     leave_VS = (log_emission_VS + peak_V1 - log_totals(transition, log_enter_VS)).exp()
     return leave_VS, (log_enter_VS - peak_V1).exp()
 
 
-def gap_matrix(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> Tensor:
-    """p(next state | state) where the word of the latter was not seen, S×S: the sum over all words.
+def log_gap_matrix(transition: Dense, log_emission_VS: Tensor, log_enter_VS: Tensor) -> Tensor:
+    """log p(next state | state) where the word of the latter was not seen, S×S: the sum over all words.
 
-    T[z, z′] Σ_x p(x | z) exp(c_x[z′]) / N(z, x).
+    log T[z, z′] + log Σ_x p(x | z) exp(c_x[z′]) / N(z, x): a product, and log space where that cannot hold it.
     """
     leave_VS, enter_VS = leaving(transition, log_emission_VS, log_enter_VS)
-    return transition.matrix_SS * (leave_VS.T @ enter_VS)
+    sum_SS = leave_VS.T @ enter_VS
+    if bool(leave_VS.max() < MODERATE) and bool(sum_SS.min() > 1.0 / MODERATE):
+        return transition.log_matrix_SS + sum_SS.log()
+    log_leave_VS = widened(log_emission_VS - log_totals(transition, log_enter_VS))
+    log_enter_VS = widened(log_enter_VS)
+    exact = [(log_leave_V[:, None] + log_enter_VS).logsumexp(0) for log_leave_V in log_leave_VS.T]
+    return (widened(transition.log_matrix_SS) + torch.stack(exact)).to(transition.log_matrix_SS)

@@ -18,6 +18,7 @@ from torch import Tensor
 from trellis.errors import TrellisError
 from trellis.models.asking import Texts
 from trellis.models.scorer import MaybeTensor, check_ids
+from trellis.ops.precision import at_most_zero
 from trellis.text import IdFile
 
 CHUNK = 1 << 24  # tokens counted at a time: 128 MB of pairs
@@ -82,7 +83,7 @@ class Bigram:
         at_BT = torch.searchsorted(self.key_N, key_BT)
         kept_BT = torch.where(self.key_N[at_BT] == key_BT, self.kept_N[at_BT], 0.0)
         prob_BT = kept_BT + self.left_U[context_BT] * self.unigram.log_prob_V[ids_BT].exp()
-        return prob_BT.log().masked_fill(~texts.inside_BT, 0.0), state
+        return at_most_zero(prob_BT.log()).masked_fill(~texts.inside_BT, 0.0), state
 
 
 def _contexts(texts: Texts) -> tuple[Tensor, Tensor]:

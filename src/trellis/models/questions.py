@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -21,6 +22,7 @@ from trellis.models.filling import Filled, fill
 from trellis.models.generation import Samples
 from trellis.models.remembering import Remembered
 from trellis.models.scorer import MaybeTensor
+from trellis.ops.walks import limits
 
 PIECE = 1 << 28  # numbers in the pair matrices of one piece of a long text: 1 GB of float32
 BELIEFS = 1 << 26  # numbers in the beliefs over all states of rows with gaps that are asked about together
@@ -135,7 +137,14 @@ class Questions(Distributions):
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
-        return self.words_of(self.predicted(1, state)).log()
+        predicted_BS = self.predicted(1, state)
+        log_prob_BV = self.words_of(predicted_BS).log()
+        low_BV = log_prob_BV < math.log(limits(log_prob_BV.dtype).lowest_belief)
+        for row in low_BV.any(1).nonzero().flatten().cpu().tolist():  # what float32 cannot hold, or is impossible
+            words_N = low_BV[row].nonzero().flatten()
+            log_predicted_S = self.log_predicted(None if state is None else state[row])
+            log_prob_BV[row, words_N] = self.log_words_of(log_predicted_S, words_N).to(log_prob_BV)
+        return log_prob_BV.clamp_max_(0.0)
 
     @torch.no_grad()
     def fill(

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from trellis.errors import InputError, TrellisError
 from trellis.inference import BlockPairs, Chain, Dense
-from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, not_begun
+from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried, not_begun
 from trellis.models.encoders import Vectors
-from trellis.models.memory import MISSING, NONE, Contexts, Memory, gap_matrix, leaving, log_totals
+from trellis.models.memory import MISSING, NONE, Contexts, Memory, leaving, log_gap_matrix, log_totals
+from trellis.ops import walks
 from trellis.ops.evidence import row_sums
 from trellis.ops.precision import widened
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_SUM = 1 << 28  # numbers of a table of words and states: 1 GB of float32
+MODERATE = 30.0  # logarithms of factors that float32 holds with ease
 
 
 class Remembered(NamedTuple):
@@ -83,13 +85,17 @@ class _Steps:
         entering_SR = self.vectors.vectors("entering", self.vectors.encode(self.everything))
         return cast(Memory, self.model.memory).log_enter(entering_SR, words_KM)
 
+    def log_gap(self) -> Tensor:
+        """log p(next state | state) after a word that was not seen, S×S."""
+        return self.model.kept("gap", self._log_gap)
+
+    def _log_gap(self) -> Tensor:
+        refuse_gaps(self.model)
+        return log_gap_matrix(self.transition, self.model.log_emission(), self.log_enter_of_all())
+
     def gap(self) -> Tensor:
         """p(next state | state) after a word that was not seen, S×S."""
-        return self.model.kept("gap", self._gap)
-
-    def _gap(self) -> Tensor:
-        refuse_gaps(self.model)
-        return gap_matrix(self.transition, self.model.log_emission(), self.log_enter_of_all())
+        return self.log_gap().exp()
 
     def of_all_words(self) -> tuple[Tensor, Tensor, Tensor]:
         """T, S×S, and what `leaving` gives of every word, both V×S."""
@@ -104,19 +110,59 @@ class _Steps:
 def push(model: Distributions, state: Tensor) -> Tensor:
     """p(next state | all before), B×S."""
     steps = _Steps(model, model.vectors(model.everything))
-    belief_BS, words_BM = Remembered.of(model, state, len(state))
-    belief_BS, _ = carried(belief_BS)
-    log_enter_BS = steps.log_enter(words_BM)
-    leave_BS = belief_BS * (-log_totals(steps.transition, log_enter_BS)).exp()
-    return _past_gaps(steps, belief_BS, words_BM, steps.transition.push(leave_BS, 0) * log_enter_BS.exp())
+    before = Remembered.of(model, state, len(state))
+    log_enter_BS = steps.log_enter(before.words_BM)
+    first = _First(steps, before, log_totals(steps.transition, log_enter_BS))
+    log_pushed_BS = first.log_pushed()
+    lost_B = (log_pushed_BS == -torch.inf).any(1) & ~first.fresh_B
+    for row in lost_B.nonzero().flatten().tolist():
+        log_pushed_BS[row] = first.exactly(row).to(log_pushed_BS)
+    log_enter_BS = torch.where(first.after_gap_B[:, None], 0.0, log_enter_BS)
+    return (log_pushed_BS - first.least_B1 + log_enter_BS).exp()
 
 
-def _past_gaps(steps: _Steps, belief_BS: Tensor, words_BM: Tensor, pushed_BS: Tensor) -> Tensor:
-    """These pushed beliefs, but where the last word was not seen, those that sum over it."""
-    missing_B = (words_BM == MISSING).any(1)
-    if not bool(missing_B.any()):
-        return pushed_BS
-    return torch.where(missing_B[:, None], (belief_BS @ steps.gap()).to(pushed_BS), pushed_BS)
+@torch.no_grad()
+def log_push(model: Distributions, state_S: Tensor) -> Tensor:
+    """The logarithm of that, of one row, in float64."""
+    steps = _Steps(model, model.vectors(model.everything))
+    before = Remembered.of(model, state_S[None], 1)
+    log_enter_1S = steps.log_enter(before.words_BM)
+    first = _First(steps, before, log_totals(steps.transition, log_enter_1S))
+    log_enter_S = torch.zeros_like(log_enter_1S[0]) if bool(first.after_gap_B[0]) else log_enter_1S[0]
+    return first.exactly(0) + widened(log_enter_S - first.least_B1[0])
+
+
+class _First:
+    """Beliefs one step on, but for what their context adds: divided by N, and times exp(`least_B1`).
+
+    That is the least of N where N is far from one, so that nothing overflows.
+    """
+
+    def __init__(self, steps: _Steps, before: Remembered, log_total_BS: Tensor) -> None:
+        self.steps, self.before, self.log_total_BS = steps, before, log_total_BS
+        self.belief_BS, fresh_B1 = carried(before.belief_BS)
+        self.fresh_B = torch.zeros_like(self.belief_BS[:, 0], dtype=torch.bool) if fresh_B1 is None else fresh_B1[:, 0]
+        self.after_gap_B = (before.words_BM == MISSING).any(1)
+        least_B1 = log_total_BS.detach().amin(1, keepdim=True)
+        moderate_B1 = (least_B1.abs() < MODERATE) | (self.fresh_B | self.after_gap_B)[:, None]
+        self.least_B1 = torch.where(moderate_B1, 0.0, least_B1)
+
+    def log_pushed(self) -> Tensor:
+        """Their logarithms; −inf where float32 cannot hold the number."""
+        pushed_BS = self.steps.transition.push(self.belief_BS * (self.least_B1 - self.log_total_BS).exp(), 0)
+        if bool(self.after_gap_B.any()):
+            past_gap_BS = (self.belief_BS @ self.steps.gap()).to(pushed_BS)
+            pushed_BS = torch.where(self.after_gap_B[:, None], past_gap_BS, pushed_BS)
+        held_BS = pushed_BS >= walks.limits(pushed_BS.dtype).lowest_belief
+        return log_belief(torch.where(held_BS, pushed_BS, 0.0), self.before.belief_BS)
+
+    @torch.no_grad()
+    def exactly(self, row: int) -> Tensor:
+        """Those of one row in float64."""
+        log_belief_S = log_carried(self.before.belief_BS[row])
+        if bool(self.after_gap_B[row]):
+            return (log_belief_S[:, None] + widened(self.steps.log_gap())).logsumexp(0)
+        return self.steps.transition.log_push(log_belief_S + widened(self.least_B1[row] - self.log_total_BS[row]))
 
 
 @torch.no_grad()
@@ -128,7 +174,12 @@ def whichever_word(model: Distributions) -> Tensor:
 @torch.no_grad()
 def steps_after_words(model: Distributions) -> tuple[Tensor, Tensor, Tensor]:
     """T[z, z′], a[x, z] and b[x, z′], of which T a b is p(x | z) p(z′ | z, x): of every word x, for a memory of one."""
-    return model.kept("steps after words", _Steps(model, model.vectors(model.everything)).of_all_words)
+    found = model.kept("steps after words", _Steps(model, model.vectors(model.everything)).of_all_words)
+    if not bool(found[1].isfinite().all()):
+        raise TrellisError(
+            "this model's memory of a word outweighs its transitions by more than its numbers hold: ask it in float64."
+        )
+    return found
 
 
 def gap_words(model: Distributions, belief_NS: Tensor, next_NS: Tensor) -> Tensor:
@@ -137,7 +188,7 @@ def gap_words(model: Distributions, belief_NS: Tensor, next_NS: Tensor) -> Tenso
         Σ_z b[z] p(x | z) Σ_z′ p(z′ | z, x) m[z′]
 
     with the belief b about the gap's state given all before. The message m, what the rest says of the state after the
-    gap, is that state's posterior `next_NS` divided by its belief.
+    gap, is that state's posterior `next_NS` divided by its belief. What is too large or too small to hold is no number.
     """
     steps = _Steps(model, model.vectors(model.everything))
     matrix_SS, leave_VS, enter_VS = steps.of_all_words()
@@ -172,36 +223,44 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
         (log_enter_KS, contexts.place_BT1[:, :-1].masked_fill(after_gap_BT, -1).T.flatten()),
         (-log_total_KS, ahead_BT.T.flatten()),
     )
+    first = _First(steps, before, log_total_KS[contexts.place_BT1[:, 0]])
+    log_first_BS, log_first = _log_first(steps, asked, first)
+    if time > 0 and bool(first.least_B1.any()):  # the factor of the first beliefs is taken back at their tokens
+        less_BT = torch.nn.functional.pad(first.least_B1, (0, time - 1))
+        evidence_NS = evidence_NS - less_BT.T.flatten()[:, None]
     return Chain(
-        _log_first(steps, asked, before, log_total_KS[contexts.place_BT1[:, 0]]),
+        log_first_BS,
         steps.transition if not bool(after_gap_BT[:, 1:].any()) else _with_gaps(steps, after_gap_BT),
         evidence_NS,
         torch.arange(batch * time, device=ids_BT.device).view(time, batch).T,
         asked.lengths_B,
         labels_BT=asked.labels_BT,
         carry=carrying(before, contexts, last_B),
+        log_first=log_first,
         ahead=Ahead(log_total_KS, ahead_BT),
     )
 
 
-def _log_first(steps: _Steps, asked: Asked, before: Remembered, log_total_BS: Tensor) -> Tensor:
-    """log p(first state) but for what its context adds, which the evidence of the first token has."""
+def _log_first(steps: _Steps, asked: Asked, first: _First) -> tuple[Tensor, Callable[[int], Tensor] | None]:
+    """log p(first state) but for what the evidence of the first token has; and that of one row in float64."""
 
     def log_start() -> Tensor:
         return steps.model.log_start(steps.vectors, steps.everything)
 
+    def log_first(row: int) -> Tensor:
+        return widened(log_start().detach()) if bool(first.fresh_B[row]) else first.exactly(row)
+
     if asked.state is None:
-        return log_start().expand(len(before.belief_BS), -1)
-    belief_BS, fresh_B1 = carried(before.belief_BS)
-    pushed_BS = steps.transition.push(belief_BS * (-log_total_BS).exp(), 0)
-    log_first_BS = log_belief(_past_gaps(steps, belief_BS, before.words_BM, pushed_BS), belief_BS)
-    return begun_or_not(log_first_BS, fresh_B1, log_start)
+        return log_start().expand(len(first.belief_BS), -1), None
+    fresh_B1 = first.fresh_B[:, None] if bool(first.fresh_B.any()) else None
+    return begun_or_not(first.log_pushed(), fresh_B1, log_start), log_first
 
 
 def _with_gaps(steps: _Steps, after_gap_BT: Tensor) -> BlockPairs:
     """Two matrices: the plain one, and the one after a word that was not seen."""
     into_PSS = torch.stack([steps.transition.matrix_SS.T, steps.gap().T])
-    return BlockPairs(into_PSS, after_gap_BT.long(), lambda chosen_N: widened(into_PSS.detach()[chosen_N]).log())
+    log_into_PSS = torch.stack([steps.transition.log_matrix_SS.T, steps.log_gap().T]).detach()
+    return BlockPairs(into_PSS, after_gap_BT.long(), lambda chosen_N: widened(log_into_PSS[chosen_N]))
 
 
 def carrying(before: Remembered, contexts: Contexts, last_B: Tensor) -> Callable[[Tensor], Tensor]:

@@ -21,11 +21,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from trellis.inference import Chain, Streamed, Transition
-from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief
+from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried
 from trellis.inference.transitions import Piece, crossings
 from trellis.models.asking import Asked
 from trellis.models.block_gaps import BlockGaps
 from trellis.models.chains import (
+    ExactFirst,
     Stepper,
     all_lists,
     block_columns,
@@ -33,6 +34,7 @@ from trellis.models.chains import (
     block_pairs,
     carrying_all_states,
     log_first,
+    log_push_lists,
     places,
     plain_chain,
     push_into,
@@ -48,7 +50,7 @@ from trellis.ops.evidence import row_sums
 from trellis.ops.log_pulls import log_pull
 from trellis.ops.moved_totals import moved_log_totals
 from trellis.ops.overlapping_columns import overlapping_logits
-from trellis.ops.precision import full_precision
+from trellis.ops.precision import full_precision, widened
 
 if TYPE_CHECKING:
     from trellis.models.distributions import Distributions
@@ -109,8 +111,9 @@ def remembering_block_chain(model: Distributions, support: Support, asked: Asked
         (log_enter_QJ, left.step_BT.T.flatten()),
         (log_leave_QK, ahead_BT.T.flatten()),
     )
+    log_first_BJ, exactly = _log_first(model, plain.state, before, list_BT, crossing)
     chain = Chain(
-        _log_first(model, plain.state, before, list_BT, crossing),
+        log_first_BJ,
         transition,
         evidence_NJ,
         torch.arange(batch * time, device=index_BT.device).view(time, batch).T,
@@ -118,6 +121,7 @@ def remembering_block_chain(model: Distributions, support: Support, asked: Asked
         lists_GS=crossing.to.lists_NK,
         list_BT=list_BT,
         labels_BT=places(asked, support),
+        log_first=exactly,
         ahead=Ahead(-log_leave_QK, ahead_BT) if len(log_leave_QK) else None,
     )
     chain = carrying_all_states(model, plain, chain)
@@ -164,23 +168,29 @@ def _log_blocks(part: HierarchicalTransition, crossing: Crossing, left: _Left) -
 
 def _log_first(
     model: Distributions, state: Tensor | None, before: Remembered, list_BT: Tensor, crossing: Crossing
-) -> Tensor:
-    """log p(first state) of each row, among the states of its first token's list."""
+) -> tuple[Tensor, ExactFirst | None]:
+    """log p(first state) of each row, among the states of its first token's list, and of one row in float64."""
     memory = cast(Memory, model.memory)
     if state is None or list_BT.shape[1] == 0:
         return log_first(model, None, list_BT, crossing)
     after_gap_B1 = (before.words_BM == MISSING).any(1, keepdim=True)
     seen_BS = state.masked_fill(after_gap_B1, 0.0)
-    log_first_BJ = log_first(model, seen_BS, list_BT, crossing, memory.vectors(before.words_BM))
+    log_first_BJ, exactly = log_first(model, seen_BS, list_BT, crossing, memory.vectors(before.words_BM))
     if not bool(after_gap_B1.any()):
-        return log_first_BJ
-    lists_BJ = crossing.to.lists_NK[list_BT[:, 0]]
+        return log_first_BJ, exactly
+    lists_BJ, belief_BS = crossing.to.lists_NK[list_BT[:, 0]], carried(state)[0]
     pushed_BJ = torch.zeros_like(log_first_BJ)
     with torch.no_grad():
         gaps = _gaps(model, crossing.to.source)
         for row in after_gap_B1.flatten().nonzero().flatten().cpu().tolist():
-            pushed_BJ[row] = push_into(gaps.into, state[row], lists_BJ[row : row + 1])[lists_BJ[row]]
-    return torch.where(after_gap_B1, log_belief(pushed_BJ, pushed_BJ), log_first_BJ)
+            pushed_BJ[row] = push_into(gaps.into, belief_BS[row], lists_BJ[row : row + 1])[lists_BJ[row]]
+
+    def exactly_too(row: int) -> Tensor:
+        if exactly is not None and not bool(after_gap_B1[row]):
+            return exactly(row)
+        return log_push_lists(gaps.log_into, log_carried(state[row]), lists_BJ[row : row + 1])[lists_BJ[row]]
+
+    return torch.where(after_gap_B1, log_belief(pushed_BJ, pushed_BJ), log_first_BJ), exactly_too
 
 
 # Tokens that are missing, and what is asked between tokens: nothing here learns.
@@ -235,21 +245,32 @@ def _streamed_chain(model: Distributions, asked: Asked, before: Remembered) -> C
         lambda words_M: _steps_after(model, vectors, words_M),
     )
     last_B = chain.lengths()
-    log_first_BS = _streamed_first(chain, asked, before, transition)
-    return chain._replace(log_first_BS=log_first_BS, transition=transition, carry=carrying(before, contexts, last_B))
+    log_first_BS, exactly = _streamed_first(chain, asked, before, transition)
+    return chain._replace(
+        log_first_BS=log_first_BS, transition=transition, carry=carrying(before, contexts, last_B), log_first=exactly
+    )
 
 
-def _streamed_first(chain: Chain, asked: Asked, before: Remembered, transition: StreamedAfterWords) -> Tensor:
+def _streamed_first(
+    chain: Chain, asked: Asked, before: Remembered, transition: StreamedAfterWords
+) -> tuple[Tensor, ExactFirst | None]:
     """log p(first state) over all states; where it leads to a seen token, among the states of that one."""
     if asked.state is None or asked.ids_BT.shape[1] == 0:
-        return chain.log_first_BS
+        return chain.log_first_BS, None
     belief_BS, fresh_B1 = carried(before.belief_BS)
     pushed = [
         push_into(transition.steps_after(words_M)[0], belief_S, transition.lists(row, 0))
         for row, (belief_S, words_M) in enumerate(zip(belief_BS, before.words_BM, strict=True))
     ]
     log_first_BS = torch.stack(pushed).log() if pushed else belief_BS.clone()
-    return begun_or_not(log_first_BS, fresh_B1, lambda: chain.log_first_BS)
+
+    def exactly(row: int) -> Tensor:
+        if fresh_B1 is not None and bool(fresh_B1[row]):
+            return widened(chain.log_first_BS[row])
+        _, log_into = transition.steps_after(before.words_BM[row])
+        return log_push_lists(log_into, log_carried(before.belief_BS[row]), transition.lists(row, 0))
+
+    return begun_or_not(log_first_BS, fresh_B1, lambda: chain.log_first_BS), exactly
 
 
 def push(model: Distributions, state: Tensor) -> Tensor:
@@ -262,6 +283,14 @@ def push(model: Distributions, state: Tensor) -> Tensor:
         for belief_S, words_M in zip(belief_BS, words_BM, strict=True)
     ]
     return torch.stack(pushed) if pushed else belief_BS
+
+
+@torch.no_grad()
+def log_push(model: Distributions, state_S: Tensor) -> Tensor:
+    """The logarithm of that, of one row, in float64."""
+    belief_1S, words_1M = Remembered.of(model, state_S[None], 1)
+    _, log_into = _steps_after(model, model.vectors(model.everything), words_1M[0])
+    return log_push_lists(log_into, log_carried(belief_1S[0]), all_lists(model))
 
 
 def rows_after(model: Distributions, states_N: Tensor, words_NM: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from trellis.ops import usable
 from trellis.ops.log_totals import log_totals
+from trellis.ops.precision import at_most_zero
 
 TOKENS = 1024  # at a time: with 10,000 words, 40 MB of logits
 
@@ -41,9 +42,9 @@ def word_log_probs(hidden_NR: Tensor, vectors_VR: Tensor, bias_V: Tensor | None,
     if usable(hidden_NR, vectors_VR):
         logit_N = (hidden_NR * functional.embedding(ids_N, vectors_VR)).sum(1)
         logit_N = logit_N if bias_V is None else logit_N + bias_V[ids_N]
-        return logit_N - log_totals(hidden_NR, vectors_VR, bias_V)
+        return at_most_zero(logit_N - log_totals(hidden_NR, vectors_VR, bias_V))
     scores = [
         -functional.cross_entropy(functional.linear(part_NR, vectors_VR, bias_V), part_N, reduction="none")
         for part_NR, part_N in zip(hidden_NR.split(TOKENS), ids_N.split(TOKENS), strict=True)
     ]
-    return torch.cat(scores)
+    return at_most_zero(torch.cat(scores))

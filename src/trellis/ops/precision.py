@@ -28,3 +28,8 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 def widened(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in the widest precision that its device has: float64, but on Apple's GPUs float32."""
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
+
+
+def at_most_zero(log_prob: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities without what rounding put above zero; their gradient is as it was."""
+    return log_prob - log_prob.detach().clamp_min(0.0)

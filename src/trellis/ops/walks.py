@@ -16,17 +16,19 @@ from trellis.ops.precision import in_bf16
 
 
 class Limits(NamedTuple):
-    """Where a walk stops being exact: src/native/dense.h has the same numbers.
+    """Where a walk stops being exact: src/native/dense.h has the same first two numbers.
 
     underflow        a step whose scale falls below it has lost digits: no message goes back from it
     largest_message  messages of states that carry no belief can grow without bound; beyond it they are noise times zero
+    lowest_belief    a belief below it, before it is divided by the scale, may have lost digits; so may what it leads to
     """
 
     underflow: float
     largest_message: float
+    lowest_belief: float
 
 
-_SINGLE, _DOUBLE = Limits(1e-20, 1e30), Limits(1e-290, 1e290)
+_SINGLE, _DOUBLE = Limits(1e-20, 1e30, 1e-28), Limits(1e-290, 1e290, 1e-288)
 _WALKS = both_structures(
     "first_BS matrix_SS likelihood_NS log_peak_N index_TB:int running_T:int belief_TBS scale_TB log_prob_TB final_BS "
     "grad_log_prob_TB grad_final_BS posterior_TBS message_TBS",
@@ -118,7 +120,7 @@ def walk_back(
         posterior_TBS, message_TBS = run(named("walk_back", dtype), asked, "posterior_TBS", "message_TBS")
         return posterior_TBS, message_TBS
     posterior_TBS, message_TBS = torch.empty_like(belief_TBS), torch.empty_like(belief_TBS)
-    underflow, most = limits(dtype)
+    underflow, most, _ = limits(dtype)
     inverse_scale_TB = torch.where(scale_TB < underflow, 0.0, 1.0 / scale_TB)
     ends, gradient = _ends(running), grad_final_BS[:0]
     for t in reversed(range(len(ends))):

@@ -1,0 +1,104 @@
+"""Which rows of a walk lost what scaled probabilities cannot hold, and needed it or may need it yet.
+
+A belief too small for its kind of number is zero, and whatever it would have led to is lost with it. That does no harm
+where every state leads to every other: what the others lead to outweighs it by far. Nor where every belief was held.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trellis.inference.chain import Chain
+from trellis.inference.transitions import Dense, Transition
+from trellis.ops import walks
+from trellis.ops.precision import widened
+
+# What was lost is at most exp(−MARGIN) of what it was lost from.
+MARGIN = 18.0
+
+
+def lost_rows(
+    chain: Chain,
+    transition: Transition,
+    order_B: Tensor | None,
+    log_columns_NS: Tensor,
+    index_TB: Tensor,
+    running: list[int],
+    belief_TBS: Tensor,
+    scale_TB: Tensor,
+    every_token: bool,
+) -> list[int]:
+    """The numbers of such rows, counted in the order of the walk, which is `order_B` of the chain's rows.
+
+    A belief that is carried on may be needed yet: that after the last token, or with `every_token` after any.
+    """
+    settled = isinstance(transition, Dense) and chain.ahead is None  # the next step too is by the same matrix
+    if settled and bool(_outweighed(transition, scale_TB).all()):
+        return []
+    limits = walks.limits(scale_TB.dtype)
+    low_TB = (belief_TBS.amin(-1).mul_(scale_TB) < limits.lowest_belief) | (scale_TB < limits.underflow)
+    inside_TB = torch.arange(low_TB.shape[1], device=low_TB.device) < _column(running, low_TB)
+    low_TB &= inside_TB
+    rows_N = low_TB.any(0).nonzero().flatten()
+    if len(rows_N) == 0:
+        return []
+    outweighed_N = _outweighed(transition, scale_TB[:, rows_N])
+    if not settled:
+        ends_TB = inside_TB & ~torch.cat([inside_TB[1:], torch.zeros_like(inside_TB[:1])])
+        outweighed_N &= ~(low_TB if every_token else low_TB & ends_TB).any(0)[rows_N]
+    rows_N = rows_N[~outweighed_N]
+    if len(rows_N) == 0:
+        return []
+    callers_N = rows_N if order_B is None else order_B[rows_N]
+    running = [int((rows_N < count).sum()) for count in running]
+    lost_N = _lost(
+        chain.exact_first(callers_N) > -torch.inf, transition.sorted(rows_N), log_columns_NS, index_TB[:, rows_N],
+        running, belief_TBS[:, rows_N], scale_TB[:, rows_N],
+    )  # fmt: skip
+    lost: list[int] = rows_N[lost_N].cpu().tolist()
+    return lost
+
+
+def _column(running: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(running, dtype=torch.int64, device=like.device)[:, None]
+
+
+def _outweighed(transition: Transition, scale_TN: Tensor) -> Tensor:
+    """Of which rows all that was lost is outweighed at the next step, N.
+
+    A number below the least, ε, is lost where it is a product, or divided by the scale c. What S such states lead to
+    is at most S ε / c, and what the others lead to is in every state at least the transition's least probability.
+    """
+    if len(scale_TN) == 0:
+        return torch.ones_like(scale_TN[0:0].sum(0), dtype=torch.bool)
+    least_N = scale_TN.amin(0).log() + transition.least
+    return least_N >= math.log(torch.finfo(scale_TN.dtype).tiny) + math.log(transition.states) + MARGIN
+
+
+def _lost(
+    reached_NS: Tensor,
+    transition: Transition,
+    log_columns_NS: Tensor,
+    index_TN: Tensor,
+    running: list[int],
+    belief_TNS: Tensor,
+    scale_TN: Tensor,
+) -> Tensor:
+    """Whether a state that can be reached has too little belief at any token, N: what is impossible is not lost."""
+    limits = walks.limits(scale_TN.dtype)
+    lost_N = torch.zeros_like(reached_NS[:, 0])
+    full = transition.everywhere
+    steps = transition if full else transition.mapped(lambda log: (log > -torch.inf).to(log))
+    for t, here in enumerate(running):
+        reached_NS = reached_NS[:here]
+        if t > 0:
+            alive_N1 = reached_NS.any(1, keepdim=True)
+            reached_NS = alive_N1.expand_as(reached_NS) if full else steps.push(widened(reached_NS), t) > 0
+        reached_NS = reached_NS & (log_columns_NS[index_TN[t, :here]] > -torch.inf)
+        scale_N1 = scale_TN[t, :here, None]
+        low_NS = (belief_TNS[t, :here] * scale_N1 < limits.lowest_belief) | (scale_N1 < limits.underflow)
+        lost_N[:here] |= (low_NS & reached_NS).any(1)
+    return lost_N
