@@ -347,3 +347,17 @@ def test_the_files_of_a_folder_are_listed_unless_they_are_for_people(tmp_path):
 def test_a_name_that_is_too_long_is_said(tmp_path):
     with pytest.raises(TrellisError, match="cannot be written; choose another folder"):
         write(tmp_path / ("x" * 300), "text")
+
+
+@pytest.mark.parametrize("link", ["ids", "labels"])
+def test_a_link_in_the_cache_is_replaced_and_not_what_it_leads_to(link, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "kept.txt").write_text("kept")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / link).symlink_to(tmp_path / "precious")
+    folder = tmp_path / "cache" / link / ("400" if link == "labels" else "")
+    with whole_folder(folder) as partial:
+        (partial / "new").write_text("new")
+    assert (folder / "new").read_text() == "new"
+    assert [path.read_text() for path in (tmp_path / "precious").iterdir()] == ["kept"]

@@ -79,7 +79,9 @@ class Trial:
 
 
 def _everything(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): "" if path.is_dir() else path.read_text() for path in folder.rglob("*")}
+    """What a folder holds, to the bit."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): "" if path.is_dir() else path.read_bytes().hex() for path in paths}
 
 
 def refusal(ran: Ran) -> str:

@@ -42,6 +42,7 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER, *, for_p
     A manifest of its files is written last, unless they are for people, who may change them. If anything fails,
     `folder` is as it was before.
     """
+    _unlink_in_cache(Path(folder).absolute())
     folder = Path(os.path.realpath(folder))  # a link stays, and what it points to is replaced; "." has no name
     with disk_trouble(folder, remedy):
         if folder.exists() and not folder.is_dir():
@@ -60,6 +61,14 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER, *, for_p
             _to_disk(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _unlink_in_cache(folder: Path) -> None:
+    """Remove links in the way to a folder of the cache, which nothing here makes: what they lead to is not replaced."""
+    cache = default_cache().absolute()
+    for part in (*reversed(folder.parents), folder):
+        if cache in part.parents and part.is_symlink():
+            part.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
