@@ -56,7 +56,9 @@ def test_each_loss_is_told_in_two_lines(runs):
     assert {3, 4, 5, 6, 7} <= losses.keys()
     went_on = [re.sub(", in .*", "", line) for line in told if "going on" in line]
     beginning = "going on from the beginning, without a checkpoint"
-    assert went_on == [beginning] * 3 + ["going on from update 8 of 12"] * 4 + ["going on from update 12 of 12"]
+    assert went_on[:6] == [beginning] * 3 + ["going on from update 8 of 12"] * 3
+    assert went_on[6] in went_on[5::2]  # the first process may have written its last checkpoint or not
+    assert went_on[7:] == ["going on from update 12 of 12"]
     assert len(told) == len(losses) + len(went_on)
 
 

@@ -177,6 +177,33 @@ def test_who_has_said_that_it_can_do_without_may_go(sockets, monkeypatch, capsys
     assert "the process of rank 2 was lost" in capsys.readouterr().err
 
 
+def test_all_end_at_once_when_all_are_done(sockets, monkeypatch):
+    chief, ended = Ends(0, (1, 2), sockets, monkeypatch), queue.Queue()
+    threading.Thread(target=lambda: ended.put(chief.wires.finish())).start()
+    chief.far[1].sendall(APART + wires._DONE)
+    time.sleep(0.2)
+    assert ended.empty()
+    other = Ends(2, (0,), sockets, monkeypatch)
+    threading.Thread(target=lambda: ended.put(other.wires.finish())).start()
+    chief.far[2].sendall(APART + other.far[0].recv(10))
+    assert ended.get(timeout=10) is True
+    assert chief.far[1].recv(10) == wires._DONE
+    other.far[0].sendall(chief.far[2].recv(10))
+    assert ended.get(timeout=10) is True
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nobody_ends_well_if_another_went_before(rank, sockets, monkeypatch):
+    ends, ended = Ends(rank, (1, 2) if rank == 0 else (0,), sockets, monkeypatch), queue.Queue()
+    threading.Thread(target=lambda: ended.put(ends.wires.finish())).start()
+    if rank == 0:
+        ends.far[1].sendall(APART + wires._DONE)
+    last = ends.far[2 if rank == 0 else 0]
+    last.sendall(APART)
+    last.close()
+    assert ended.get(timeout=10) is False
+
+
 def test_who_has_failed_has_said_why(sockets, monkeypatch, capsys):
     chief = Ends(0, (1, 2), sockets, monkeypatch)
     chief.far[1].sendall(FAILED)

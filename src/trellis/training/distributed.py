@@ -121,10 +121,12 @@ def _leave() -> None:
 def leave(code: int) -> None:
     """End a process that torchrun started, without taking Python apart: one in twenty has been seen to abort there."""
     if "WORLD_SIZE" in os.environ:
-        if _wires is not None:
-            _wires.tell(APART if code in AGREED else FAILED)
-        if code in AGREED:
-            _leave()
         sys.stdout.flush()
         sys.stderr.flush()
+        if _wires is not None:
+            _wires.tell(APART if code in AGREED else FAILED)
+        if code == 0 and _wires is not None and not _wires.finish():
+            os._exit(2)
+        if code in AGREED:
+            _leave()
         os._exit(code)

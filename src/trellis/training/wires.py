@@ -28,7 +28,7 @@ from trellis.torchrun import restarts
 PATIENCE = 600.0  # seconds that a process waits for all the others to come
 _DOOR = "trellis/door"  # in the store: what the gathering is called, and where the first process listens
 _HELLO = struct.Struct("!32sI")  # what the gathering is called, and who comes
-_GO, TOGETHER, APART, FAILED, _KNOWN = b"g", b"+", b".", b"!", b"k"
+_GO, TOGETHER, APART, FAILED, _KNOWN, _DONE = b"g", b"+", b".", b"!", b"k", b"d"
 _GONE = b""
 # A machine that falls silent, without its processes' deaths being told, is lost after half a minute.
 _ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
@@ -45,6 +45,7 @@ class Wires:
     def __init__(self, rank: int, size: int, wires: Mapping[int, socket.socket]) -> None:
         self._rank, self._size, self._wires = rank, size, dict(wires)
         self._missed = set(wires)  # who must not go without a word
+        self._done, self._gone, self._news = set[int](), set[int](), threading.Condition()
         threading.Thread(target=self._listen, name="wires", daemon=True).start()
 
     def tell(self, message: bytes) -> None:
@@ -52,6 +53,20 @@ class Wires:
         for wire in self._wires.values():
             with suppress(OSError):
                 wire.sendall(message)
+
+    def finish(self) -> bool:
+        """Wait until all processes have nothing left to do; False if one goes before. Then all end at once.
+
+        A process that is lost when others have ended well is one too few for a restart on several machines.
+        """
+        if self._rank != 0:
+            self.tell(_DONE)
+        with self._news:
+            self._news.wait_for(lambda: self._wires.keys() <= self._done | self._gone)
+        well = self._wires.keys() <= self._done
+        if well and self._rank == 0:
+            self.tell(_DONE)
+        return well
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -71,11 +86,18 @@ class Wires:
             self._missed.add(rank)
         elif message == APART:
             self._missed.discard(rank)
+        elif message == _DONE:
+            with self._news:
+                self._done.add(rank)
+                self._news.notify()
         else:  # it failed, or knows who was lost; the reason has been said
             self._end()
 
     def _miss(self, rank: int) -> None:
         if rank not in self._missed:
+            with self._news:
+                self._gone.add(rank)
+                self._news.notify()
             return
         if self._speaks():
             _say(lost(rank))
