@@ -10,7 +10,8 @@ PYTHONS ?= $(PYTHON)
 
 # An environment in which the kernels of `make sanitize` are used, and their sanitizers come first.
 SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096 \
+	PYTHONPATH=build/sanitize/lib
 
 .PHONY: help demo test bench torture package sanitize clean
 

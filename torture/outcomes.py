@@ -66,6 +66,8 @@ def ended_well(ran: Ran, stopped: bool = False) -> bool:
         raise HarmError("hang", f"no end after {ran.seconds:.0f} s")
     if "Traceback (most recent call last)" in ran.err:
         raise HarmError("traceback", ran.err[-3000:])
+    if "Sanitizer: " in ran.err or ": runtime error: " in ran.err:
+        raise HarmError("crash", ran.err[-3000:])
     if stopped and ran.code in (3, -15, 130):
         return True
     if ran.code < 0:

@@ -300,3 +300,14 @@ def test_numbers_of_things_are_whole_and_not_negative(wrong):
     if wrong is not None:
         with pytest.raises(InputError, match="the token that ends a text cannot be"):
             model.sample(1, 2, end=wrong)
+
+
+@pytest.mark.parametrize("name", ["dense", "lstm", "hmm_rnn"])
+def test_a_state_of_endless_numbers_is_refused(name):
+    model, ids = MODELS[name](), torch.zeros(1, 2, dtype=torch.int64)
+    state = model.score(ids)[1].detach()
+    for number in (3e38, -3e38, torch.inf, torch.nan):
+        state[0, 0] = number
+        for ask in (model.next_token, lambda state: model.score(ids, state)):
+            with pytest.raises(TrellisError, match="a state of NaN, infinity or the like is none"):
+                ask(state)

@@ -90,6 +90,13 @@ def test_what_ends_well_or_refuses_is_no_harm(tmp_path):
     assert not ended_well(ran(tmp_path, lambda: say("error: what is that?")))
 
 
+def test_what_a_sanitizer_finds_is_a_crash(tmp_path):
+    for said in ("==7==ERROR: AddressSanitizer: heap-buffer-overflow", "walks.h:7:3: runtime error: out of bounds"):
+        with pytest.raises(HarmError) as fell:
+            ended_well(ran(tmp_path, lambda said=said: say(said, code=1)))
+        assert fell.value.kind == "crash"
+
+
 def test_memory_is_limited(tmp_path):
     found = ran(tmp_path, grows)
     assert "MemoryError" in found.err

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MANY = 2**31  # of rows, tokens, paths or draws: more would fit into no memory
 NOTHING = -1  # in the place of a word, where a text has not begun
+LARGEST = 1e30  # number in a state: sums of larger ones may have no end
 TOLERANCE = 1e-4  # how far from one the sum of given probabilities may be
 
 
@@ -67,8 +68,10 @@ def state_of_rows(state: Any, rows: int, width: int, like: Tensor, *, logarithms
             f"give the one that the last call returned, {rows}×{width}."
         )
     found: Tensor = _state_like(state, like)
-    if found.is_floating_point() and not bool((found.isfinite() | (logarithms & (found == -torch.inf))).all()):
-        raise InputError("a state that holds NaN or infinity is none: give the one that the last call returned.")
+    if found.is_floating_point() and not bool(((found.abs() <= LARGEST) | (logarithms & (found == -torch.inf))).all()):
+        raise InputError(
+            "a state of NaN, infinity or the like is none: give the one that the last call returned."
+        )
     return found
 
 
