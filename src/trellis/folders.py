@@ -71,15 +71,6 @@ def _unlink_in_cache(folder: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-@contextmanager
-def cached_folder(folder: Path, remedy: str = ANOTHER) -> Iterator[Path]:
-    """A `whole_folder` of what can be made again; a link in its place is removed, as what it leads to is not ours."""
-    if folder.is_symlink():
-        folder.unlink()
-    with whole_folder(folder, remedy) as temporary:
-        yield temporary
-
-
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Put `content`, text as UTF-8, in the place of a file once all of it is on the disk.
 

@@ -356,15 +356,3 @@ def test_the_same_text_by_another_name_is_called_by_that(tmp_path):
     first, second = (prepare(text, tokenizer, tmp_path, quiet=True) for text in texts)
     assert first.folder == second.folder
     assert (first.meta.corpus, second.meta.corpus) == ("first", "second")
-
-
-def test_a_link_in_the_place_of_ids_is_removed_and_what_it_leads_to_stays(tmp_path):
-    folder = prepare(CORPUS, WORDS, tmp_path / "cache").folder
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis.txt").write_text("years of work")
-    folder.rename(tmp_path / "aside")
-    folder.symlink_to(precious, target_is_directory=True)
-    assert prepare(CORPUS, WORDS, tmp_path / "cache").ids.tolist() == [2, 3, 1, 1, 4, 0, 2, 1]
-    assert [path.name for path in precious.iterdir()] == ["thesis.txt"]
-    assert not folder.is_symlink()

@@ -19,7 +19,7 @@ from trellis.distillation.reading import Reader
 from trellis.distillation.settings import Distilled, DistillSettings
 from trellis.distillation.teachers import Source, find_teacher
 from trellis.errors import TrellisError
-from trellis.folders import cached_folder, clear_partial, default_cache, disk_trouble, one_at_a_time
+from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
 from trellis.text import IdFile, Tokenizer
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class _Work:
         with disk_trouble(folder, _REMEDY), one_at_a_time(folder):
             if Codebook.load(folder) is None:
                 clear_partial(folder.parent, folder.name)
-                with cached_folder(folder, _REMEDY) as partial:
+                with whole_folder(folder, _REMEDY) as partial:
                     made = codebook.make(self.reader, self.blocks, self.settings, partial, self.quiet)
                     made._replace(about=self._origin() | made.about).save(partial)
         found = Codebook.load(folder)
@@ -122,7 +122,7 @@ class _Work:
             if Labels.load(folder, len(self.text)) is None:
                 folder.parent.mkdir(exist_ok=True)
                 clear_partial(folder.parent)
-                with cached_folder(folder, _REMEDY) as partial:
+                with whole_folder(folder, _REMEDY) as partial:
                     labels.write(
                         self.reader, Labeller(found, self.blocks), self.tokens, self.blocks.states_MK.size, partial,
                         self._origin(), before=self._before(), quiet=self.quiet,

@@ -24,11 +24,11 @@ from trellis.distillation.workers import in_order
 from trellis.errors import TrellisError
 from trellis.folders import (
     BEST,
-    cached_folder,
     clear_partial,
     default_cache,
     disk_trouble,
     one_at_a_time,
+    whole_folder,
     write_atomically,
 )
 from trellis.json_files import read_json
@@ -91,7 +91,7 @@ def sample_text(
             work.folder.mkdir(parents=True, exist_ok=True)
             clear_partial(work.folder)
             work.sample()
-            with cached_folder(folder, _REMEDY) as partial:
+            with whole_folder(folder, _REMEDY) as partial:
                 work.cut(partial)
     return IdFile.open(folder)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import cached_folder, disk_trouble, one_at_a_time, write_atomically
+from trellis.folders import disk_trouble, one_at_a_time, whole_folder, write_atomically
 from trellis.manifests import check_listed
 from trellis.text.brown import BrownTree, brown
 from trellis.text.ids import IdFile
@@ -37,7 +37,7 @@ def brown_clusters(text: IdFile, clusters: int) -> NDArray[np.int64]:
         if (known_V := _known(folder, text, clusters)) is not None:
             return known_V
         cluster_V = brown(text.ids, text.meta.vocab_size, clusters).cluster_V
-        with cached_folder(folder) as partial:
+        with whole_folder(folder) as partial:
             np.save(partial / _CLUSTERS, cluster_V)
     return cluster_V
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.errors import TrellisError
-from trellis.folders import cached_folder, default_cache
+from trellis.folders import default_cache, whole_folder
 from trellis.json_files import read_json
 from trellis.manifests import check_listed
 from trellis.progress import Progress
@@ -66,7 +66,7 @@ def _sentences() -> tuple[tuple[str, str], ...]:
         check_listed(path)
         return tuple((str(sentence), str(side)) for sentence, side in read_json(path))
     found = _read_library()
-    with contextlib.suppress(OSError, TrellisError), cached_folder(folder) as partial:
+    with contextlib.suppress(OSError, TrellisError), whole_folder(folder) as partial:
         # A cache that cannot be written costs seconds, not the corpus.
         (partial / path.name).write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
     return found

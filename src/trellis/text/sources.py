@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import TrellisError
-from trellis.folders import cached_folder, default_cache, disk_trouble, one_at_a_time, places
+from trellis.folders import default_cache, disk_trouble, one_at_a_time, places, whole_folder
 from trellis.progress import Progress, waiting
 from trellis.text.characters import ByteTokenizer, CharacterTokenizer
 from trellis.text.corpora import NAMES, Corpus, FileCorpus, check_split
@@ -179,7 +179,7 @@ def _learnt_before(corpus: Corpus, data: DataSettings, quiet: bool) -> Tokenizer
             with suppress(TrellisError):  # damaged: learnt anew
                 return load_tokenizer(folder)
         tokenizer = learn_tokenizer(corpus, data, quiet)
-        with cached_folder(folder) as temporary:
+        with whole_folder(folder) as temporary:
             tokenizer.save(temporary)
     return load_tokenizer(folder)
 
