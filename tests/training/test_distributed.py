@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from trellis.errors import TrellisError
 from trellis.training import checkpoints, distributed
 from trellis.training.distributed import World
 
@@ -87,6 +89,34 @@ def test_processes_meet_where_they_compute_if_that_is_a_gpu_of_nvidias(device, w
     here = distributed.world(torch.device(device))
     assert called == (["cuda:1", "nccl"] if way == "nccl" else ["gloo"])
     assert here == World(1, 2, torch.device(device if way == "nccl" else "cpu"))
+
+
+def failing(*_, **__):
+    raise RuntimeError("[gloo] Connection closed by peer\nframe #0: and so on")
+
+
+def test_a_group_that_fails_is_one_sentence_and_leaves_time_to_say_who_was_lost(monkeypatch):
+    slept = []
+    monkeypatch.setattr(distributed.time, "sleep", slept.append)
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
+    monkeypatch.setattr(distributed, "gather", lambda *_: ("name", {}))
+    monkeypatch.setattr(distributed, "Wires", lambda *_: None)
+    monkeypatch.setattr(distributed.dist, "init_process_group", failing)
+    monkeypatch.setattr(distributed.dist, "all_reduce", failing)
+    sentence = "the processes lost each other .*closed by peer.: run the same command with --resume.$"
+    with pytest.raises(TrellisError, match=sentence):
+        distributed._join("gloo")
+    with pytest.raises(TrellisError, match=sentence):
+        World(0, 2).sum(1.0)
+    assert slept == [5.0, 5.0]
+
+
+def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(distributed, "rendezvous", failing)
+    monkeypatch.setenv("MASTER_ADDR", "first")
+    monkeypatch.setenv("MASTER_PORT", "29400")
+    with pytest.raises(TrellisError, match="torchrun cannot be reached at first:29400: see that it runs there"):
+        distributed._join("gloo")
 
 
 def test_one_process_meets_nobody(monkeypatch):

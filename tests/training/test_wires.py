@@ -139,7 +139,7 @@ class Ends:
             sockets[0].enter_context(near)
             sockets[1].enter_context(far)
         self.far = {other: pair[1] for other, pair in pairs.items()}
-        self.wires = Wires(rank, 3, {other: pair[0] for other, pair in pairs.items()})
+        self.wires = Wires(rank, {other: pair[0] for other, pair in pairs.items()})
 
     def ended(self):
         try:

@@ -100,14 +100,17 @@ def _join(backend: str) -> None:
         name, wires = gather(store, rank, size)
     except RuntimeError as error:
         raise TrellisError(f"torchrun cannot be reached at {where}: see that it runs there.") from error
-    _wires = Wires(rank, size, wires)
-    dist.init_process_group(
-        backend, store=PrefixStore(name, store), rank=rank, world_size=size, timeout=_AS_LONG_AS_IT_TAKES
-    )
+    _wires = Wires(rank, wires)
+    try:
+        dist.init_process_group(
+            backend, store=PrefixStore(name, store), rank=rank, world_size=size, timeout=_AS_LONG_AS_IT_TAKES
+        )
+    except RuntimeError as error:
+        _explain(error)
 
 
 def _explain(error: RuntimeError) -> NoReturn:
-    """Leave it to the wires to say who was lost; what else may be wrong with a sum is said here."""
+    """Leave it to the wires to say who was lost; what else may be wrong between processes is said here."""
     time.sleep(5.0)
     reason = str(error).partition("\n")[0]
     raise TrellisError(f"the processes lost each other ({reason}): run the same command with --resume.") from error

@@ -42,8 +42,8 @@ def gather(store: Store, rank: int, size: int) -> tuple[str, dict[int, socket.so
 class Wires:
     """Listens, in a thread, for the others' ends."""
 
-    def __init__(self, rank: int, size: int, wires: Mapping[int, socket.socket]) -> None:
-        self._rank, self._size, self._wires = rank, size, dict(wires)
+    def __init__(self, rank: int, wires: Mapping[int, socket.socket]) -> None:
+        self._rank, self._wires = rank, dict(wires)
         self._missed = set(wires)  # who must not go without a word
         self._done, self._gone, self._news = set[int](), set[int](), threading.Condition()
         threading.Thread(target=self._listen, name="wires", daemon=True).start()
