@@ -47,6 +47,7 @@ def lost_rows(
         return []
     outweighed_N = _outweighed(transition, scale_TB[:, rows_N])
     if not settled:
+        every_token |= chain.ahead is not None  # whose factors weigh every belief
         ends_TB = inside_TB & ~torch.cat([inside_TB[1:], torch.zeros_like(inside_TB[:1])])
         outweighed_N &= ~(low_TB if every_token else low_TB & ends_TB).any(0)[rows_N]
     rows_N = rows_N[~outweighed_N]

@@ -7,18 +7,21 @@ Of exponentials of the states' products and of the words', only the sum over wor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from trellis.errors import TrellisError
 from trellis.inference.transitions import NUMBERS_AT_ONCE, crossings
 from trellis.models.encoders import Vectors
 from trellis.models.memory import Memory
 from trellis.models.transitions import HierarchicalTransition, LowRankTransition
 from trellis.ops.moved_totals import moved_log_totals
 from trellis.ops.precision import full_precision, widened
+from trellis.ops.walks import limits
 
 if TYPE_CHECKING:
     from trellis.models.distributions import Distributions
@@ -40,6 +43,10 @@ class _Part(NamedTuple):
     leave_MNX: Tensor
     enter_MXJ: Tensor
 
+    def held(self) -> bool:
+        """Whether no factor is so large that what it multiplies may have been lost."""
+        return bool(self.leave_MNX.max() < math.sqrt(limits(self.leave_MNX.dtype).largest_message))
+
 
 class BlockGaps:
     """Matrices from some states into lists of others, summed over the words of the former."""
@@ -49,11 +56,21 @@ class BlockGaps:
         self.part, self.memory = cast(LowRankTransition, model.transition), cast(Memory, model.memory)
 
     def into(self, from_N: Tensor, enter_MJ: Tensor, *, wide: bool = False) -> Tensor:
-        """p(z′ | z) of states in lists M×J from N states, (M·J)×N; in float64, if wide."""
+        """p(z′ | z) of states in lists M×J from N states, (M·J)×N; in float64, if wide.
+
+        Factors that float32 cannot hold are made in float64, and what that cannot hold is refused.
+        """
         like = self.model.log_emission()
         found_MJN = (widened(like) if wide else like).new_zeros(*enter_MJ.shape, len(from_N))
         for part in self._parts(from_N, enter_MJ, wide):
+            if not part.held() and not wide:
+                return self.into(from_N, enter_MJ, wide=True).to(like)
             matrix_MNJ = part.base_MNJ * (part.leave_MNX @ part.enter_MXJ)
+            if wide and not (part.held() and bool((matrix_MNJ > 0).all())):
+                raise TrellisError(
+                    "a gap in this text would be summed over words whose probabilities differ by more than float64 "
+                    "holds: ask this model about texts without gaps."
+                )
             found_MJN[:, :, part.place_N] += matrix_MNJ.transpose(1, 2)
         return found_MJN.flatten(0, 1)
 

@@ -47,7 +47,7 @@ from trellis.models.remembering import Remembered, carrying, refuse_gaps
 from trellis.models.supports import Support
 from trellis.models.transitions import HierarchicalTransition, LowRankTransition
 from trellis.ops.evidence import row_sums
-from trellis.ops.log_pulls import log_pull
+from trellis.ops.log_pulls import log_pull, log_pull_exactly
 from trellis.ops.moved_totals import moved_log_totals
 from trellis.ops.overlapping_columns import overlapping_logits
 from trellis.ops.precision import full_precision, widened
@@ -144,7 +144,13 @@ def _weights(model: Distributions, crossing: Crossing, left: _Left, into_PJK: Te
     log_enter_QJ = overlapping_logits(moved_QR, listed.vectors("entering"), None, place_QJ)
     if isinstance(part, HierarchicalTransition):
         log_block_QK = _log_blocks(part, crossing, left)
-        return log_enter_QJ, log_block_QK - log_pull(into_PJK, left.pair_Q, log_enter_QJ)
+        weighed = crossing._replace(weighed=True)
+        log_within_QK = log_pull_exactly(
+            log_pull(into_PJK, left.pair_Q, log_enter_QJ),
+            log_enter_QJ,
+            lambda lost_N: part.log_into(listed.source, weighed, left.pair_Q[lost_N]),
+        )
+        return log_enter_QJ, log_block_QK - log_within_QK
     with torch.no_grad():
         log_total_GK = listed.distinct.spread(part.log_total(listed.source, listed, crossing.kept_S))
     entering_SR = listed.source.vectors("entering", listed.source.encode(crossing.kept_S))
@@ -160,6 +166,7 @@ def _log_blocks(part: HierarchicalTransition, crossing: Crossing, left: _Left) -
     with full_precision(left.moved_CR.device):
         added_CM = left.moved_CR @ part.blocks.T.to(left.moved_CR)
     log_total_CK = log_pull(log_block_GMK.exp(), left.from_C, added_CM)
+    log_total_CK = log_pull_exactly(log_total_CK, added_CM, lambda lost_N: log_block_GMK[left.from_C[lost_N]])
     block_Q = crossing.block_G[left.to_Q]
     row_Q = left.from_C[left.context_Q] * log_block_GMK.shape[1] + block_Q
     log_QK = log_block_GMK.flatten(0, 1).index_select(0, row_Q) - log_total_CK.index_select(0, left.context_Q)

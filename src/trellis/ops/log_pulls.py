@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from trellis.ops import steps
 from trellis.ops.precision import in_bf16
+from trellis.ops.walks import limits
 
 
 def log_pull(into_PJK: Tensor, pair_Q: Tensor, log_message_QJ: Tensor) -> Tensor:
@@ -18,6 +21,16 @@ def log_pull(into_PJK: Tensor, pair_Q: Tensor, log_message_QJ: Tensor) -> Tensor
     A sum that float32 cannot hold beside its largest message is as small as it can hold, and not −inf.
     """
     return _LogPull.apply(into_PJK, pair_Q, log_message_QJ)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+
+
+def log_pull_exactly(log_total_QK: Tensor, log_message_QJ: Tensor, log_into: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `log_pull` gave, but sums that float32 cannot hold are made in log space, by some messages' log-matrices."""
+    least_Q1 = log_message_QJ.detach().amax(1, keepdim=True) + math.log(limits(log_total_QK.dtype).lowest_belief)
+    lost_N = (log_total_QK.detach() < least_Q1).any(1).nonzero().flatten()
+    if len(lost_N) == 0:
+        return log_total_QK
+    exact_NK = (log_into(lost_N) + log_message_QJ[lost_N].unsqueeze(2)).logsumexp(1)
+    return log_total_QK.index_copy(0, lost_N, exact_NK.to(log_total_QK))
 
 
 class _LogPull(torch.autograd.Function):

@@ -14,33 +14,47 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.ops.precision import full_precision
+from trellis.ops.walks import limits
 
 
 def moved_log_totals(rows_GKR: Tensor, columns_VR: Tensor, moved_CR: Tensor, group_C: Tensor) -> Tensor:
     """log Σ_v exp((row + moved) · column_v) of the rows of each mover's group, C×K; differentiable once.
 
-    A sum that float32 cannot hold beside its largest terms is as small as it can hold, and not −inf.
+    Movers with a sum that float32 cannot hold beside its largest terms are done again by themselves.
     """
-    return _MovedTotals.apply(rows_GKR, columns_VR, moved_CR, group_C)  # type: ignore[no-any-return, no-untyped-call]  # apply is untyped
+    log_total_CK, lost_C = _MovedTotals.apply(rows_GKR, columns_VR, moved_CR, group_C)  # type: ignore[no-untyped-call]  # apply is untyped
+    if not bool(lost_C.any()):
+        return log_total_CK  # type: ignore[no-any-return]  # for the same reason
+    lost_N = lost_C.nonzero().flatten()
+    with full_precision(rows_GKR.device):
+        logits = [(rows_GKR[group_C[c]] + moved_CR[c]) @ columns_VR.T for c in lost_N]
+    exact_NK = torch.stack([logits_KV.logsumexp(1) for logits_KV in logits])
+    return log_total_CK.index_copy(0, lost_N, exact_NK)  # type: ignore[no-any-return]  # for the same reason
 
 
 class _MovedTotals(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_GKR: Tensor, columns_VR: Tensor, moved_CR: Tensor, group_C: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, rows_GKR: Tensor, columns_VR: Tensor, moved_CR: Tensor, group_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
         log_total_CK = rows_GKR.new_empty(len(moved_CR), rows_GKR.shape[1])
-        tiny = torch.finfo(rows_GKR.dtype).tiny
+        lost_C = torch.zeros_like(group_C, dtype=torch.bool)
+        tiny, least = torch.finfo(rows_GKR.dtype).tiny, limits(rows_GKR.dtype).lowest_belief
         with full_precision(rows_GKR.device):
             for group, here_N in _groups(group_C):
                 rows_KV, row_peak_K = _scaled(rows_GKR[group], columns_VR)
                 moved_NV, moved_peak_N = _scaled(moved_CR[here_N], columns_VR)
-                log_NK = (moved_NV @ rows_KV.T).clamp_min_(tiny).log_()
+                total_NK = moved_NV @ rows_KV.T
+                lost_C[here_N] = (total_NK < least).any(1)
+                log_NK = total_NK.clamp_min_(tiny).log_()
                 log_total_CK[here_N] = log_NK.add_(row_peak_K).add_(moved_peak_N.unsqueeze(1))
         ctx.save_for_backward(rows_GKR, columns_VR, moved_CR, group_C, log_total_CK)
-        return log_total_CK
+        ctx.mark_non_differentiable(lost_C)
+        return log_total_CK, lost_C
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_CK: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_CK: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         rows_GKR, columns_VR, moved_CR, group_C, log_total_CK = ctx.saved_tensors
         grad_GKR, grad_VR, grad_CR = map(torch.zeros_like, (rows_GKR, columns_VR, moved_CR))
         with full_precision(rows_GKR.device):
