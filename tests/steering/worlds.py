@@ -17,6 +17,9 @@ KINDS = {
     "scalar": {"states": 3},
     "low-rank": {"states": 3} | LOW_RANK,
     "memory": {"states": 3, "memory": 1} | LOW_RANK,
+    "memory of blocks": {"states": 6, "support": "brown", "blocks": 2, "memory": 1}
+    | LOW_RANK
+    | {"transition": "hierarchical"},
     "blocked": {"states": 6, "support": "brown", "blocks": 2} | LOW_RANK | {"transition": "hierarchical"},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -49,10 +49,10 @@ class _Part(NamedTuple):
 
 
 class BlockGaps:
-    """Matrices from some states into lists of others, summed over the words of the former."""
+    """Matrices from some states into lists of others, summed over the words of the former, or those `among_V`."""
 
-    def __init__(self, model: Distributions, vectors: Vectors) -> None:
-        self.model, self.vectors = model, vectors
+    def __init__(self, model: Distributions, vectors: Vectors, among_V: Tensor | None = None) -> None:
+        self.model, self.vectors, self.among_V = model, vectors, among_V
         self.part, self.memory = cast(LowRankTransition, model.transition), cast(Memory, model.memory)
 
     def into(self, from_N: Tensor, enter_MJ: Tensor, *, wide: bool = False) -> Tensor:
@@ -94,7 +94,8 @@ class BlockGaps:
         block_N = from_N // self.model.block_size
         for block in block_N.unique().cpu().tolist():
             place_N = (block_N == block).nonzero().flatten()
-            words = (self.model.block_V == block).nonzero().flatten()
+            own_V = self.model.block_V == block
+            words = (own_V if self.among_V is None else own_V & self.among_V).nonzero().flatten()
             each = max(len(place_N) * max(len(enter_MJ), self.model.config.states // self.model.block_size),
                        enter_MJ.numel())  # fmt: skip
             with full_precision(from_N.device):

@@ -203,9 +203,9 @@ def _log_first(
 # Tokens that are missing, and what is asked between tokens: nothing here learns.
 
 
-def _gaps(model: Distributions, vectors: Vectors) -> BlockGaps:
+def _gaps(model: Distributions, vectors: Vectors, among_V: Tensor | None = None) -> BlockGaps:
     refuse_gaps(model)
-    return BlockGaps(model, vectors)
+    return BlockGaps(model, vectors, among_V)
 
 
 def _steps_after(model: Distributions, vectors: Vectors, words_M: Tensor) -> tuple[Stepper, Stepper]:
@@ -281,15 +281,16 @@ def _streamed_first(
 
 
 def push(model: Distributions, state: Tensor) -> Tensor:
-    """p(next state | all before), B×S."""
+    """p(next state | all before), B×S; of equal states once."""
     vectors, lists_MK = model.vectors(model.everything), all_lists(model)
-    belief_BS, words_BM = Remembered.of(model, state, len(state))
-    belief_BS, _ = carried(belief_BS)
+    distinct_UN, place_B = state.unique(dim=0, return_inverse=True)
+    belief_US, words_UM = Remembered.of(model, distinct_UN, len(distinct_UN))
+    belief_US, _ = carried(belief_US)
     pushed = [
         push_into(_steps_after(model, vectors, words_M)[0], belief_S, lists_MK)
-        for belief_S, words_M in zip(belief_BS, words_BM, strict=True)
+        for belief_S, words_M in zip(belief_US, words_UM, strict=True)
     ]
-    return torch.stack(pushed) if pushed else belief_BS
+    return torch.stack(pushed)[place_B] if pushed else belief_US
 
 
 @torch.no_grad()
@@ -308,9 +309,9 @@ def rows_after(model: Distributions, states_N: Tensor, words_NM: Tensor) -> Tens
 
 
 @torch.no_grad()
-def rows_after_any_word(model: Distributions, states_N: Tensor) -> Tensor:
-    """p(next state | state), N×S, whichever word the state emitted."""
-    gaps = _gaps(model, model.vectors(model.everything))
+def rows_after_any_word(model: Distributions, states_N: Tensor, among_V: Tensor | None = None) -> Tensor:
+    """p(next state | state), N×S, whichever word the state emitted; of some words, p(one of these, next | state)."""
+    gaps = _gaps(model, model.vectors(model.everything), among_V)
     found_NS = next(model.parameters()).new_empty(len(states_N), model.config.states)
     for place_N, part_MJ in crossings(torch.arange(len(states_N), device=states_N.device)[None], all_lists(model)):
         found_NS[place_N[:, None], part_MJ.flatten()] = gaps.into(states_N[place_N], part_MJ).T

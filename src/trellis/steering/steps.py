@@ -15,6 +15,7 @@ from typing_extensions import override
 from trellis.errors import TrellisError
 from trellis.models.hmm import LARGEST_DENSE
 from trellis.models.remembering import steps_after_words
+from trellis.models.remembering_blocks import rows_after, rows_after_any_word
 
 if TYPE_CHECKING:
     from trellis.models.hmm import HMM
@@ -66,12 +67,9 @@ def steps_of(model: HMM, class_V: NDArray[np.int32], classes: int) -> Steps:
             f"a constraint would be summed over all {model.config.memory}-word memories: ask a model with "
             "model.memory=1, or none."
         )
-    if model.memory is not None and model.support is not None:
-        raise TrellisError(
-            "a constraint is not for states in blocks that remember words: ask a model without model.memory, or one "
-            "with model.support=dense."
-        )
-    return (Plain if model.memory is None else Remembering)(model, class_V, classes)
+    if model.memory is None:
+        return Plain(model, class_V, classes)
+    return (Remembering if model.support is None else RememberingBlocks)(model, class_V, classes)
 
 
 class Plain(Steps):
@@ -113,14 +111,17 @@ class Remembering(Steps):
     @torch.no_grad()
     def __init__(self, model: HMM, class_V: NDArray[np.int32], classes: int) -> None:
         super().__init__(model, class_V, classes)
-        if classes * model.config.states**2 > LARGEST:
-            raise TrellisError(
-                f"a constraint that tells {classes:,} classes of tokens apart does not fit in memory with states that "
-                "remember words: make it simpler, or use a model without model.memory."
-            )
+        self._check_size()
         self.plain_SS, self.leave_VS, self.enter_VS = steps_after_words(model)
         self.tokens = [(self.class_V == one).nonzero().flatten() for one in range(classes)]
         self.matrices = [self.plain_SS * (self.leave_VS[some].T @ self.enter_VS[some]) for some in self.tokens]
+
+    def _check_size(self) -> None:
+        if self.classes * self.model.config.states**2 > LARGEST:
+            raise TrellisError(
+                f"a constraint that tells {self.classes:,} classes of tokens apart does not fit in memory with states "
+                "that remember words: make it simpler, or use a model without model.memory."
+            )
 
     @override
     def emit(self, left_NS: Tensor, token_class: int) -> Tensor:
@@ -137,3 +138,31 @@ class Remembering(Steps):
     def next_states(self, states_N: Tensor, tokens_N: Tensor) -> Tensor:
         weight_NS = self.plain_SS[states_N] * self.enter_VS[tokens_N]
         return weight_NS / weight_NS.sum(1, keepdim=True)
+
+
+class RememberingBlocks(Remembering):
+    """The same of states in blocks, each of which emits the words of its own."""
+
+    @torch.no_grad()
+    def __init__(self, model: HMM, class_V: NDArray[np.int32], classes: int) -> None:
+        Steps.__init__(self, model, class_V, classes)
+        self._check_size()
+        everything = model.everything()
+        self.matrices = [rows_after_any_word(model, everything, self.class_V == one) for one in range(classes)]
+
+    @override
+    def token_weights(self, states_N: Tensor, message_NCS: Tensor) -> Tensor:
+        weight_NV = message_NCS.new_zeros(len(states_N), self.model.config.vocab_size)
+        for state in states_N.unique():
+            rows_M = (states_N == state).nonzero().flatten()
+            words_X = (self.model.block_V == state // self.model.block_size).nonzero().flatten()
+            emission_X = self.model.emission_table()[words_X, state % self.model.block_size]
+            joint_XS = self.next_states(state.expand(len(words_X)), words_X) * emission_X[:, None]
+            for one in self.class_V[words_X].unique():
+                some = self.class_V[words_X] == one
+                weight_NV[rows_M[:, None], words_X[some]] = message_NCS[rows_M, one] @ joint_XS[some].T
+        return weight_NV
+
+    @override
+    def next_states(self, states_N: Tensor, tokens_N: Tensor) -> Tensor:
+        return rows_after(self.model, states_N, tokens_N[:, None])
