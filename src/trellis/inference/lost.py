@@ -35,8 +35,9 @@ def lost_rows(
 
     A belief that is carried on may be needed yet: that after the last token, or with `every_token` after any.
     """
-    settled = isinstance(transition, Dense) and chain.ahead is None  # the next step too is by the same matrix
-    if settled and bool(_outweighed(transition, scale_TB).all()):
+    settled = isinstance(transition, Dense)  # the next step too is by the same matrix
+    steps = 1 if chain.ahead is None else 2  # factors of beliefs are sums over a matrix's rows, and differ as these do
+    if settled and bool(_outweighed(transition, scale_TB, steps).all()):
         return []
     limits = walks.limits(scale_TB.dtype)
     low_TB = (belief_TBS.amin(-1).mul_(scale_TB) < limits.lowest_belief) | (scale_TB < limits.underflow)
@@ -45,7 +46,7 @@ def lost_rows(
     rows_N = low_TB.any(0).nonzero().flatten()
     if len(rows_N) == 0:
         return []
-    outweighed_N = _outweighed(transition, scale_TB[:, rows_N])
+    outweighed_N = _outweighed(transition, scale_TB[:, rows_N], steps)
     if not settled:
         every_token |= chain.ahead is not None  # whose factors weigh every belief
         ends_TB = inside_TB & ~torch.cat([inside_TB[1:], torch.zeros_like(inside_TB[:1])])
@@ -67,7 +68,7 @@ def _column(running: list[int], like: Tensor) -> Tensor:
     return torch.tensor(running, dtype=torch.int64, device=like.device)[:, None]
 
 
-def _outweighed(transition: Transition, scale_TN: Tensor) -> Tensor:
+def _outweighed(transition: Transition, scale_TN: Tensor, steps: int) -> Tensor:
     """Of which rows all that was lost is outweighed at the next step, N.
 
     A number below the least, ε, is lost where it is a product, or divided by the scale c. What S such states lead to
@@ -75,7 +76,7 @@ def _outweighed(transition: Transition, scale_TN: Tensor) -> Tensor:
     """
     if len(scale_TN) == 0:
         return torch.ones_like(scale_TN[0:0].sum(0), dtype=torch.bool)
-    least_N = scale_TN.amin(0).log() + transition.least
+    least_N = scale_TN.amin(0).log() + steps * transition.least
     return least_N >= math.log(torch.finfo(scale_TN.dtype).tiny) + math.log(transition.states) + MARGIN
 
 

@@ -69,9 +69,7 @@ def state_of_rows(state: Any, rows: int, width: int, like: Tensor, *, logarithms
         )
     found: Tensor = _state_like(state, like)
     if found.is_floating_point() and not bool(((found.abs() <= LARGEST) | (logarithms & (found == -torch.inf))).all()):
-        raise InputError(
-            "a state of NaN, infinity or the like is none: give the one that the last call returned."
-        )
+        raise InputError("a state of NaN, infinity or the like is none: give the one that the last call returned.")
     return found
 
 

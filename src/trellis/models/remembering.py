@@ -230,7 +230,7 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
         evidence_NS = evidence_NS - less_BT.T.flatten()[:, None]
     return Chain(
         log_first_BS,
-        steps.transition if not bool(after_gap_BT[:, 1:].any()) else _with_gaps(steps, after_gap_BT),
+        steps.transition if asked.missing_BT is None else _with_gaps(steps, after_gap_BT),
         evidence_NS,
         torch.arange(batch * time, device=ids_BT.device).view(time, batch).T,
         asked.lengths_B,
