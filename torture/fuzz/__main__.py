@@ -74,7 +74,10 @@ def _started(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _fuzz(name: str, kept: Path, seconds: int, seed: int) -> None:
     """In a process of its own: fuzz until the time is up; this never returns."""
-    import atheris  # for Python 3.11 to 3.13 on Linux: no part of the development extra
+    try:
+        import atheris  # which has no wheels for every system: no part of the development extra
+    except ImportError:
+        raise SystemExit("fuzzing needs atheris: pip install atheris.") from None
 
     with atheris.instrument_imports(include=["trellis"]):
         for seed_input in TARGETS[name].seeds():  # which imports all that the target needs
