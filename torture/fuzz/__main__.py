@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torture import report
 from torture.fuzz.targets import TARGETS, clean, run
 
 RESULTS = Path(__file__).parents[1] / "results.json"
@@ -46,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
         found[name] = _started(name, arguments)
         print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
     if arguments.write:
+        from torture import report  # which imports readers: before fuzzing, they would not be watched
+
         results = json.loads(RESULTS.read_text("utf-8"))
         report.write({**results, "fuzz": {**results.get("fuzz", {}), **found}}, RESULTS, PAGE)
     return int(any(one["findings"] for one in found.values()))
