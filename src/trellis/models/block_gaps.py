@@ -99,7 +99,7 @@ class BlockGaps:
             each = max(len(place_N) * max(len(enter_MJ), self.model.config.states // self.model.block_size),
                        enter_MJ.numel())  # fmt: skip
             with full_precision(from_N.device):
-                for words_X in words.split(max(1, NUMBERS_AT_ONCE // max(1, each))):
+                for words_X in words.split(max(1, NUMBERS_AT_ONCE // max(1, each))) if len(words) else ():
                     yield _Part(place_N, words_X, *self._factors(from_N[place_N], words_X, enter_MJ, wide))
 
     def _factors(self, from_N: Tensor, words_X: Tensor, enter_MJ: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor]:
