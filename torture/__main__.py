@@ -72,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
         workshop = Workshop(Path(top) / "workshop", arguments.seed)
         if arguments.only:
             return _repeat(arguments, workshop, Path(top) / "faults")
-        command = shlex.join(["python", "-m", "torture", *argv])
+        said = ["FOLDER" if before == "--kept" else word for before, word in zip(["", *argv], argv, strict=False)]
+        command = shlex.join(["python", "-m", "torture", *said])
         results = run(arguments, workshop, Path(top) / "faults", command)
     print(report.counts(results["parts"]))
     if arguments.write:
