@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,13 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torture.fuzz.targets import TARGETS, clean, run
+from torture.fuzz.targets import TARGETS, run
 
 RESULTS = Path(__file__).parents[1] / "results.json"
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 KEPT = Path("torture-kept")
 SLOWEST = 30  # seconds for one input
-MEMORY = 4096  # megabytes
+LARGEST = 4096  # megabytes of memory
+MEMORY = Path("/dev/shm")  # a disk in it
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -57,10 +59,12 @@ def _started(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     kept = arguments.kept / f"fuzz-{name.replace(' ', '-')}"
     options = ["--seconds", str(arguments.seconds), "--seed", str(arguments.seed), "--kept", str(kept)]
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "torture.fuzz", "--here", "--targets", name, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as scratch:
+        done = subprocess.run(
+            [sys.executable, "-m", "torture.fuzz", "--here", "--targets", name, *options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+            env={**os.environ, "TMPDIR": scratch},  # libFuzzer ends the process before it could tidy up
+        )  # fmt: skip
     executions = [int(number) for number in re.findall(r"(?:^#|executed_units: +)(\d+)", done.stdout, re.MULTILINE)]
     coverage = [int(number) for number in re.findall(r"cov: (\d+)", done.stdout)]
     if not coverage:
@@ -89,13 +93,10 @@ def _fuzz(name: str, kept: Path, seconds: int, seed: int) -> None:
         (place / str(number)).write_bytes(content)
     options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-artifact_prefix={kept}/", "-max_len=600"]
     atheris.Setup(
-        [sys.argv[0], str(place), *options, f"-timeout={SLOWEST}", f"-rss_limit_mb={MEMORY}", "-print_final_stats=1"],
+        [sys.argv[0], str(place), *options, f"-timeout={SLOWEST}", f"-rss_limit_mb={LARGEST}", "-print_final_stats=1"],
         lambda data: try_input(name, bytes(data), kept),
     )
-    try:
-        atheris.Fuzz()
-    finally:
-        clean()
+    atheris.Fuzz()
 
 
 def try_input(name: str, data: bytes, kept: Path) -> None:

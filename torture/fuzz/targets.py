@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -114,9 +113,8 @@ def _words() -> WordTokenizer:
 
 @cache
 def _scratch() -> Path:
-    """A folder of this process, in memory where there is such a place."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix=f"fuzz-{os.getpid()}-", dir=memory if memory.is_dir() else None))
+    """A folder of this process."""
+    return Path(tempfile.mkdtemp(prefix="fuzz-"))
 
 
 def clean() -> None:
