@@ -228,9 +228,11 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
     if time > 0 and bool(first.least_B1.any()):  # the factor of the first beliefs is taken back at their tokens
         less_BT = torch.nn.functional.pad(first.least_B1, (0, time - 1))
         evidence_NS = evidence_NS - less_BT.T.flatten()[:, None]
+    # A gap at the end of a row is never left: of a longer memory it needs no sum, which there is none of.
+    no_gap = asked.missing_BT is None or (model.config.memory > 1 and not bool(after_gap_BT[:, 1:].any()))
     return Chain(
         log_first_BS,
-        steps.transition if asked.missing_BT is None else _with_gaps(steps, after_gap_BT),
+        steps.transition if no_gap else _with_gaps(steps, after_gap_BT),
         evidence_NS,
         torch.arange(batch * time, device=ids_BT.device).view(time, batch).T,
         asked.lengths_B,
