@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
 from trellis.text import MemoryCorpus, WordTokenizer, prepare
 
@@ -130,6 +131,7 @@ def test_tables_of_another_shape_are_refused(change, tmp_path):
     fit(zipf(), 5, EOS, 40).save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    (path.parent / MANIFEST).unlink()
     with pytest.raises(TrellisError, match=r"do not fit its config\.json"):
         KneserNey.from_pretrained(tmp_path / "model")
 
