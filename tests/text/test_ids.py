@@ -190,7 +190,6 @@ def test_a_cache_that_cannot_be_made_is_said(tmp_path):
 def test_a_killed_prepare_is_never_taken_for_whole(tmp_path):
     script = f"""
 import os, signal, sys
-from trellis.manifests import MANIFEST
 from trellis.text import MemoryCorpus, WordTokenizer, ids, prepare
 ids._BATCH_CHARACTERS = 1
 class Deadly(MemoryCorpus):
