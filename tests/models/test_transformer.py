@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from trellis.errors import TrellisError
+from trellis.manifests import MANIFEST
 from trellis.models import load_model
 from trellis.models.pretrained import load_pretrained
 from trellis.models.transformer import NOTHING, TransformerLM, TransformerLMConfig
@@ -175,6 +176,7 @@ def test_with_its_tokenizer_the_folder_is_whole_for_both_libraries(tmp_path):
     assert about["trellis"]["tokenizer"] == tokenizer.fingerprint()
     about["trellis"]["tokenizer"] = "another"
     (tmp_path / "model" / "config.json").write_text(json.dumps(about))
+    (tmp_path / "model" / MANIFEST).unlink()
     with pytest.raises(TrellisError, match="is not the one its model was trained with"):
         load_pretrained(tmp_path / "model")
 
