@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from trellis.folders import (
     disk_trouble,
     one_at_a_time,
     remove_folder,
+    reserve,
     whole_folder,
     write_atomically,
 )
@@ -361,3 +363,42 @@ def test_a_link_in_the_cache_is_replaced_and_not_what_it_leads_to(link, tmp_path
         (partial / "new").write_text("new")
     assert (folder / "new").read_text() == "new"
     assert [path.read_text() for path in (tmp_path / "precious").iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("make", [write, write_atomically], ids=["folder", "file"])
+def test_what_a_killed_process_left_goes_and_what_another_writes_stays(make, tmp_path):
+    (tmp_path / ".x-0123abcd.partial").mkdir()
+    (tmp_path / ".x-0123abcd.partial" / "a").write_text("half")
+    (tmp_path / ".x-17.partial").write_text("half")
+    (tmp_path / ".y-17.partial").write_text("half")
+    with whole_folder(tmp_path / "x-1") as ours:  # whose name begins alike
+        (ours / "a").write_text("whole")
+        make(tmp_path / "x", "new")
+        assert names(tmp_path) == sorted([ours.name, ".y-17.partial", "x"])
+    assert names(tmp_path) == [".y-17.partial", "x", "x-1"]
+    assert (tmp_path / "x-1" / "a").read_text() == "whole"
+
+
+def test_a_folder_that_was_taken_for_left_over_before_its_lock_was_held_is_made_again(tmp_path, monkeypatch):
+    made, fresh = [], folders._fresh_folder
+
+    def deleted_at_first(folder):
+        made.append(fresh(folder))
+        if len(made) == 1:
+            made[0].rmdir()
+            made[0].touch()  # so that there is something to open, and then it goes
+            monkeypatch.setattr(fcntl, "flock", lambda *_: made[0].unlink(missing_ok=True))
+        return made[-1]
+
+    monkeypatch.setattr(folders, "_fresh_folder", deleted_at_first)
+    write(tmp_path / "x", "text")
+    assert len(made) == 2
+    assert (tmp_path / "x" / "a").read_text() == "text"
+
+
+def test_room_for_a_mapping_is_taken_before_it_is_written(tmp_path):
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 20)
+    assert (tmp_path / "sparse").stat().st_blocks == 0
+    reserve(tmp_path / "sparse")
+    assert (tmp_path / "sparse").stat().st_blocks * 512 == 1 << 20

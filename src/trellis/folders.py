@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trellis.errors import TrellisError
@@ -48,19 +49,51 @@ def whole_folder(folder: str | os.PathLike[str], remedy: str = ANOTHER, *, for_p
         if folder.exists() and not folder.is_dir():
             raise FileExistsError(errno.EEXIST, "a file stands there", str(folder))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # The leading dot and the suffix keep a half-written folder from ever being listed as a finished one.
-        temporary = folder.parent / f".{folder.name}-{secrets.token_hex(4)}.partial"
-        temporary.mkdir()
+        clear_partial(folder.parent, glob.escape(folder.name))
+        with _held(lambda: _fresh_folder(folder)) as temporary:
+            try:
+                yield temporary
+                if not for_people:
+                    write_manifest(temporary)
+                for path in (*temporary.rglob("*"), temporary):
+                    _to_disk(path)
+                _swap(temporary, folder)
+                _to_disk(folder.parent)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _fresh_folder(folder: Path) -> Path:
+    """An empty one beside a folder, by a name that keeps it from ever being listed as a finished one."""
+    temporary = folder.parent / f".{folder.name}-{secrets.token_hex(4)}.partial"
+    temporary.mkdir()
+    return temporary
+
+
+@contextmanager
+def _held(make: Callable[[], Path]) -> Iterator[Path]:
+    """Lock what is being written, by which others tell it from what a killed process left; freed by any death."""
+    while True:
+        path = make()
+        with _lock_of(path, wait=True):
+            if path.exists():  # else somebody took it for such a thing before the lock was held
+                yield path
+                return
+
+
+@contextmanager
+def _lock_of(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether the lock of a file or folder itself is held here; True where a disk has no locks and one waits."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
         try:
-            yield temporary
-            if not for_people:
-                write_manifest(temporary)
-            for path in (*temporary.rglob("*"), temporary):
-                _to_disk(path)
-            _swap(temporary, folder)
-            _to_disk(folder.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except OSError:
+            held = wait
+        yield held
+    finally:
+        os.close(descriptor)
 
 
 def _unlink_in_cache(folder: Path) -> None:
@@ -76,15 +109,21 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     If anything fails, the file is as it was before. Trouble with the disk is the caller's to explain: `disk_trouble`.
     """
-    partial = path.with_name(f".{path.name}-{os.getpid()}.partial")  # two processes never write into one
-    partial.unlink(missing_ok=True)  # a link of that name would be written through
-    try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        _to_disk(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    clear_partial(path.parent, glob.escape(path.name))
+    with _held(lambda: _fresh_file(path)) as partial:
+        try:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            _to_disk(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _fresh_file(path: Path) -> Path:
+    """An empty one beside a file, by a name that no other process writes to."""
+    partial = path.with_name(f".{path.name}-{secrets.token_hex(4)}.partial")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    return partial
 
 
 def remove_folder(folder: Path) -> None:
@@ -100,16 +139,25 @@ def remove_folder(folder: Path) -> None:
 def clear_partial(parent: Path, name: str = "*") -> None:
     """Delete what killed processes left half-written in `parent` of folders and files of that name.
 
-    Of links, which nothing here makes, the link alone.
+    Of links, which nothing here makes, the link alone. What a process still writes stays.
     """
     for partial in parent.glob(f".{name}-*.partial"):
-        folder = parent / partial.name[1:].rpartition("-")[0]
-        if partial.is_symlink() or partial.is_file():
+        if partial.is_symlink():
             partial.unlink(missing_ok=True)
-        elif partial.name.endswith(_ASIDE) and not folder.exists():
-            partial.rename(folder)  # killed between the two renames of `_swap`
-        else:
-            shutil.rmtree(partial, ignore_errors=True)
+            continue
+        with suppress(OSError), _lock_of(partial, wait=False) as free:  # others may delete it too
+            if free:
+                _remove_partial(partial)
+
+
+def _remove_partial(partial: Path) -> None:
+    folder = partial.parent / partial.name[1:].rpartition("-")[0]
+    if partial.is_file():
+        partial.unlink(missing_ok=True)
+    elif partial.name.endswith(_ASIDE) and not folder.exists():
+        partial.rename(folder)  # killed between the two renames of `_swap`
+    else:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -143,6 +191,13 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def reserve(path: Path) -> None:
+    """Take room on the disk for all of a file before it is written through a mapping, which crashes on a full disk."""
+    with path.open("r+b") as file:
+        if (size := path.stat().st_size) and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trellis.distillation.codebook import Labeller
 from trellis.distillation.reading import Reader
 from trellis.errors import TrellisError
+from trellis.folders import reserve
 from trellis.json_files import read_object, write_json
 from trellis.manifests import check_listed
 from trellis.progress import Progress
@@ -48,6 +49,7 @@ def write(
     began = time.monotonic()
     path = folder / _LABELS
     labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(len(reader.ids),))
+    reserve(path)
     known = 0
     if before is not None:
         there = before.about["tokens"]

@@ -105,7 +105,6 @@ class _Work:
             return self._checked(found, folder)
         with disk_trouble(folder, _REMEDY), one_at_a_time(folder):
             if Codebook.load(folder) is None:
-                clear_partial(folder.parent, folder.name)
                 with whole_folder(folder, _REMEDY) as partial:
                     made = codebook.make(self.reader, self.blocks, self.settings, partial, self.quiet)
                     made._replace(about=self._origin() | made.about).save(partial)

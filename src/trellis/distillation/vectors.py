@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.distillation.reading import Reader
+from trellis.folders import reserve
 from trellis.progress import Progress
 
 
@@ -36,6 +37,7 @@ def collect(
     slot_of[kept_N] = np.arange(len(kept_N))
     shape = (len(kept_N), reader.teacher.width)
     values_NR: NDArray[np.float32] = np.memmap(file, dtype=np.float32, mode="w+", shape=shape)
+    reserve(file)
     done = 0
     with Progress("reading with the teacher", len(position_N), unit="tok", quiet=quiet) as bar:
         for position, states_NR in reader.states(windows):

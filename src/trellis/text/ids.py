@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import InputError, TrellisError
-from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
+from trellis.folders import default_cache, disk_trouble, one_at_a_time, whole_folder
 from trellis.json_files import read_json, write_json
 from trellis.manifests import check_listed
 from trellis.progress import Progress, counted, short_number
@@ -215,7 +215,6 @@ def prepare(
         return found.named(corpus.name)
     with disk_trouble(cache, _REMEDY), one_at_a_time(folder):
         if not IdFile.found(folder):
-            clear_partial(cache, folder.name)  # from a process that was killed; the lock says it is gone
             with whole_folder(folder, _REMEDY) as partial, writer.progress(quiet) as bar:
                 write_json(partial / META_FILE, asdict(writer.write(partial, bar)))
     return IdFile.open(folder).named(corpus.name)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from trellis.errors import TrellisError
-from trellis.folders import clear_partial, default_cache, disk_trouble, one_at_a_time, whole_folder
+from trellis.folders import default_cache, disk_trouble, one_at_a_time, whole_folder
 from trellis.text.corpora import Corpus, open_corpus
 from trellis.text.files import Advance, ignore
 from trellis.text.ids import META_FILE, IdFile, decoded, prepare
@@ -97,7 +97,6 @@ def _beginning(corpus: PreparedCorpus, tokenizer: Tokenizer, tokens: int) -> IdF
     folder = default_cache() / hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
     with disk_trouble(folder, _REMEDY), one_at_a_time(folder):
         if not IdFile.found(folder):
-            clear_partial(folder.parent, folder.name)
             ends = corpus.ids.documents[: int(np.searchsorted(corpus.ids.documents, tokens)) + 1]
             with whole_folder(folder, _REMEDY) as partial:
                 IdFile.from_documents(partial, corpus.ids.ids[: ends[-1]], ends, tokenizer, corpus.name)
