@@ -103,9 +103,9 @@ def test_rows_too_improbable_for_float32_have_the_processors_answer(name, device
 
 @torch.no_grad()
 def rescued(model, **told):
-    """Whether the walk in scaled probabilities fails for some row."""
+    """The rows that the walk in scaled probabilities fails for."""
     chain = model.chain(**told)
-    return walk(chain, *chain.columns()).rescued
+    return walk(chain, *chain.columns()).done_again()
 
 
 def gradients(model, **told):

@@ -180,7 +180,8 @@ def test_the_bar_says_which_phase_it_is(monkeypatch, tmp_path):
     said, advance = [], loop.Progress.advance
 
     def noted(self, amount=1, status=None):
-        said.append(status and status.rpartition(" ")[0])
+        if status:
+            said.append(status.rpartition(" ")[0])
         advance(self, amount, status)
 
     labels = first_labels(tmp_path)

@@ -17,7 +17,7 @@ from trellis.training import TrainingSettings
         ({"lr": "nan"}, "'lr' must be a finite number, not nan"),
         ({"smoothing": float("inf")}, "must be a finite number, not inf"),
         ({"seed": -1}, "training.seed must be a whole number from 0"),
-        ({"seed": 2**63}, "training.seed must be a whole number from 0"),
+        ({"seed": 2**63}, "'seed' is too large a number: give one below 2^63"),
         ({"clip": 0.0}, "training.clip must be above 0"),
         ({"step_size": 1.5}, "training.step_size must lie between 0 and 1, not 1.5"),
         ({"warmup": 2}, "training.warmup must lie between 0 and 1"),

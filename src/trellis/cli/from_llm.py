@@ -71,6 +71,7 @@ def _overrides(folder: str, settings: list[str], text: IdFile, valid: IdFile) ->
         f"data.valid={valid.folder}",
         f"data.tokenizer={text.folder}",
         f"distill.teacher={folder}",
+        "distill.any_text=true",  # the text is the teacher's own
         f"distill.tokens={max(1, len(text) // LABELLED)}",
         "training.init=distill",
         *settings,

@@ -34,7 +34,7 @@ SETTINGS = {
     "training": "method batching batch_size length shuffle accumulate epochs seed lr network_lr betas weight_decay "
     "clip schedule warmup final patience factor full_batch step_size tolerance smoothing objective init restarts "
     "restart_steps validations checkpoint_every keep precision device",
-    "distill": "teacher layer pca points iterations restarts seed tokens lr counts centroids head frozen",
+    "distill": "teacher any_text layer pca points iterations restarts seed tokens lr counts centroids head frozen",
 }
 EXAMPLE = (
     "Settings, by group; `trellis settings lr` explains one, `trellis settings` all:\n\n"

@@ -116,7 +116,7 @@ class Ahead(NamedTuple):
 
     def log_beliefs(self, row: int, log_belief_TS: Tensor) -> Tensor:
         """log p(z_t | o_≤t) of a row in float64, from log-beliefs of the same walk; −inf if the row is impossible."""
-        return self._log_weighed(row, log_belief_TS).log_softmax(1).nan_to_num(-torch.inf)
+        return self._log_weighed(row, log_belief_TS).log_softmax(1).nan_to_num(-torch.inf, neginf=-torch.inf)
 
     def _log_weighed(self, row: int, log_belief_TS: Tensor) -> Tensor:
         """log-beliefs of a row with their factors taken back, in float64."""
