@@ -43,7 +43,7 @@ Commands run in children forked from a process that has imported PyTorch once, w
 in fifty uses fresh processes. `python -m torture --seed SEED --only PART:NUMBER` repeats a fault (of a batch of calls,
 `PART:NUMBER:CALL` a call), and what came out badly is kept in the folder `torture-kept` with its commands."""
 FUZZ = """\
-[Atheris](https://pypi.org/project/atheris/) draws inputs by the branches that they reach (`python -m torture.fuzz`).
+Atheris (`pip install atheris`) draws inputs by the branches that they reach (`python -m torture.fuzz`).
 Anything but an answer or one sentence is a finding. The tests run the same targets with inputs of hypothesis."""
 SANITIZED = """\
 The calls of models and kernels once more, with native code built for AddressSanitizer and UndefinedBehaviorSanitizer
