@@ -33,7 +33,9 @@ def _damage(trial: Trial, *folders: str) -> None:
 
 def _files(folders: list[Path]) -> list[Path]:
     """Files whose content somebody reads: no locks, and what TensorBoard alone reads seldom matters."""
-    found = [path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("*"))]
+    # A folder that an earlier damage made a link leads to what must not be touched.
+    own = [folder for folder in folders if not folder.is_symlink() and not folder.parent.is_symlink()]
+    found = [path for folder in own for path in ([folder] if folder.is_file() else folder.rglob("*"))]
     return [path for path in found if path.is_file() and not path.is_symlink() and path.suffix != ".lock"]
 
 
