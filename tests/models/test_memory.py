@@ -8,7 +8,9 @@ from torch.testing import assert_close
 
 from trellis import TrellisError
 from trellis.models import HMM, HMMConfig
-from trellis.models.memory import Contexts
+from trellis.models.memory import NONE
+
+from .pairs import labels_of_pairs, pairs_of
 
 WORDS, STATES = 4, 3
 LENGTHS = torch.tensor([5, 1, 4, 0, 3])
@@ -23,53 +25,20 @@ def model_of(memory=1, seed=0, **changes):
 
 
 def stepping(model, words):
-    """p(z′ | z, words), S×S, straight from the formula; the newest word first, None where there is none."""
+    """p(z′ | z, words), S×S, straight from the formula; the newest word first, NONE where there is none."""
     everything = torch.arange(STATES)
     logits = model.transition.log_rows(model.encoder, everything, everything)
     entering = model.encoder.vectors("entering", model.encoder.encode(everything))
     for place, word in enumerate(words):
-        if word is not None:
+        if word != NONE:
             logits = logits + entering @ model.memory.words[place, word]
     return logits.softmax(-1)
 
 
 def pairs(model):
-    """The plain HMM over (words, state), with the words themselves as emissions; and its first beliefs."""
-    memory = model.config.memory
-    start, emission = model.log_start().exp(), model._log_emission().exp().T
-    contexts = [
-        context + (None,) * (memory - size)
-        for size in range(1, memory + 1)
-        for context in itertools.product(range(WORDS), repeat=size)
-    ]
-    number = {context: place for place, context in enumerate(contexts)}
-    size = len(contexts) * STATES
-    transition, words = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, WORDS, dtype=torch.float64)
-    first = torch.zeros(size, dtype=torch.float64)
-    for context, place in number.items():
-        words[place * STATES : (place + 1) * STATES, context[0]] = 1.0
-        step = stepping(model, context)
-        for word in range(WORDS):
-            there = number[(word, *context)[:memory]]
-            block = step * emission[:, word]
-            transition[place * STATES : (place + 1) * STATES, there * STATES : (there + 1) * STATES] = block
-    for word in range(WORDS):
-        place = number[(word,) + (None,) * (memory - 1)]
-        first[place * STATES : (place + 1) * STATES] = start * emission[:, word]
-    twin = HMM(HMMConfig(WORDS, size), seed=0).double().eval()
-    twin.set_tables(first, transition, words)
-    return twin
-
-
-def number_of(model, context):
-    """The place of a context among those of `pairs`; −1 where there is no word."""
-    memory = model.config.memory
-    contexts = [
-        made + (-1,) * (memory - size)
-        for size in range(1, memory + 1)
-        for made in itertools.product(range(WORDS), repeat=size)
-    ]
-    return contexts.index(context)
+    """The plain HMM over (words, state), with the words themselves as emissions."""
+    start, emission = model.log_start().exp(), model._log_emission().exp()
+    return pairs_of(model.config.memory, start, emission, lambda context: stepping(model, context))
 
 
 def texts(seed=0, batch=5, time=5):
@@ -244,12 +213,10 @@ def test_labels_are_scored_token_by_token_as_those_of_the_pairs(both, given):
     model, twin = both
     ids = texts()
     labels = torch.randint(STATES, ids.shape, generator=torch.Generator().manual_seed(1))
-    contexts = Contexts.of(torch.full((5, model.config.memory), -1), ids, WORDS)
-    words = contexts.words_KM[contexts.place_BT1[:, 1:]]
-    places = torch.tensor([[number_of(model, tuple(context)) for context in row] for row in words.tolist()])
+    paired = labels_of_pairs(model.config.memory, WORDS, STATES, ids, labels)
     unknown = (torch.arange(25).view(5, 5) % 3 == 1) & (torch.tensor(given == "some"))
     ours = model.score(ids, lengths_B=LENGTHS, labels_BT=labels.masked_fill(unknown, -1))[0]
-    theirs = twin.score(ids, None, LENGTHS, labels_BT=(places * STATES + labels).masked_fill(unknown, -1))[0]
+    theirs = twin.score(ids, None, LENGTHS, labels_BT=paired.masked_fill(unknown, -1))[0]
     assert_close(ours, theirs)
 
 

@@ -8,8 +8,10 @@ from torch.testing import assert_close
 
 from trellis import TrellisError
 from trellis.models import HMM, HMMConfig
-from trellis.models.memory import Contexts
+from trellis.models.memory import NONE
 from trellis.models.supports import Support, TakingPart
+
+from .pairs import labels_of_pairs, pairs_of
 
 BLOCK = torch.tensor([0, 1, 0, 1, 2, 0])
 WORDS, STATES, SIZE = len(BLOCK), 6, 2
@@ -31,12 +33,12 @@ def model_of(transition, memory=1, seed=0, **changes):
 
 
 def stepping(model, words, kept=None):
-    """p(z′ | z, words), from all states to those kept, straight from the formula; the newest word first, None: none."""
+    """p(z′ | z, words), from all states to those kept, straight from the formula; the newest word first, NONE: none."""
     kept = torch.arange(STATES) if kept is None else kept
     encoded = model.encoder.encode(torch.arange(STATES))
     leaving = model.encoder.vectors("leaving", encoded)
     for place, word in enumerate(words):
-        if word is not None:
+        if word != NONE:
             leaving = leaving + model.memory.words[place, word]
     logits = leaving @ model.encoder.vectors("entering", encoded)[kept].T
     if model.config.transition == "low_rank":
@@ -53,40 +55,8 @@ def emission_of(model):
 
 def pairs(model):
     """The plain HMM over (words, state), with the words themselves as emissions."""
-    memory, start, emission = model.config.memory, model.log_start().exp(), emission_of(model)
-    contexts = [
-        context + (None,) * (memory - size)
-        for size in range(1, memory + 1)
-        for context in itertools.product(range(WORDS), repeat=size)
-    ]
-    number = {context: place for place, context in enumerate(contexts)}
-    size = len(contexts) * STATES
-    transition, words = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, WORDS, dtype=torch.float64)
-    first = torch.zeros(size, dtype=torch.float64)
-    for context, place in number.items():
-        here = slice(place * STATES, (place + 1) * STATES)
-        words[here, context[0]] = 1.0
-        step = stepping(model, context)
-        for word in range(WORDS):
-            there = number[(word, *context)[:memory]] * STATES
-            transition[here, there : there + STATES] = step * emission[word]
-    for word in range(WORDS):
-        place = number[(word,) + (None,) * (memory - 1)] * STATES
-        first[place : place + STATES] = start * emission[word]
-    twin = HMM(HMMConfig(WORDS, size), seed=0).double().eval()
-    twin.set_tables(first, transition, words)
-    return twin
-
-
-def number_of(model, context):
-    """The place of a context among those of `pairs`; −1 where there is no word."""
-    memory = model.config.memory
-    contexts = [
-        made + (-1,) * (memory - size)
-        for size in range(1, memory + 1)
-        for made in itertools.product(range(WORDS), repeat=size)
-    ]
-    return contexts.index(context)
+    start, emission = model.log_start().exp(), emission_of(model)
+    return pairs_of(model.config.memory, start, emission, lambda context: stepping(model, context))
 
 
 def texts(seed=0, batch=5, time=5):
@@ -327,12 +297,10 @@ def test_labels_are_scored_token_by_token_as_those_of_the_pairs(both, given):
     generator = torch.Generator().manual_seed(1)
     place = torch.randint(SIZE, ids.shape, generator=generator)
     labels = SUPPORT.lists()[ids].gather(2, place[..., None]).squeeze(2)
-    contexts = Contexts.of(torch.full((5, model.config.memory), -1), ids, WORDS)
-    words = contexts.words_KM[contexts.place_BT1[:, 1:]]
-    places = torch.tensor([[number_of(model, tuple(context)) for context in row] for row in words.tolist()])
+    paired = labels_of_pairs(model.config.memory, WORDS, STATES, ids, labels)
     unknown = (torch.arange(25).view(5, 5) % 3 == 1) & (torch.tensor(given == "some"))
     ours = model.score(ids, lengths_B=LENGTHS, labels_BT=labels.masked_fill(unknown, -1))[0]
-    theirs = twin.score(ids, None, LENGTHS, labels_BT=(places * STATES + labels).masked_fill(unknown, -1))[0]
+    theirs = twin.score(ids, None, LENGTHS, labels_BT=paired.masked_fill(unknown, -1))[0]
     assert_close(ours, theirs)
 
 

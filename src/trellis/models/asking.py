@@ -224,6 +224,12 @@ def count(given: Any, what: str, least: int = 0, below: int = MANY) -> int:
     return found
 
 
+def texts_asked(batch: Any, length: Any, end: Any, vocab_size: int) -> tuple[int, int, int | None]:
+    """How many texts to draw, how long at most, and the token that ends one, if any."""
+    batch, length = count(batch, "the number of texts"), count(length, "the length of texts")
+    return batch, length, None if end is None else count(end, "the token that ends a text", below=vocab_size)
+
+
 def _check_before(before_BN: Tensor, vocab_size: int) -> None:
     """Refuse a state with words outside of the vocabulary before they index something else."""
     if before_BN.numel() and (int(before_BN.min()) < NOTHING or int(before_BN.max()) >= vocab_size):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trellis.errors import TrellisError
 from trellis.models import storage
-from trellis.models.asking import checked_state, count
+from trellis.models.asking import checked_state, texts_asked
 from trellis.models.generation import Samples, sample_words
 from trellis.models.scorer import MaybeTensor
 from trellis.models.tensor_files import check_finite
@@ -102,8 +102,7 @@ class Model(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Samples:
         """Token sequences drawn from the model; `end` stops a row."""
-        batch, length = count(batch, "the number of texts"), count(length, "the length of texts")
-        end = None if end is None else count(end, "the token that ends a text", below=self.config.vocab_size)
+        batch, length, end = texts_asked(batch, length, end, self.config.vocab_size)
         lengths_B = torch.full((batch,), length, device=self.device)
         state = None if state is None else checked_state(self, state, self.device, batch)
         return sample_words(self, lengths_B, state, end, generator)

@@ -15,7 +15,7 @@ from trellis.inference.brief import brief
 from trellis.inference.chain import check_lengths
 from trellis.inference.forward import possible
 from trellis.models import generation
-from trellis.models.asking import Asked, count, state_of_rows
+from trellis.models.asking import Asked, count, state_of_rows, texts_asked
 from trellis.models.chain_of import chain_of
 from trellis.models.distributions import Distributions
 from trellis.models.filling import Filled, fill
@@ -163,8 +163,7 @@ class Questions(Distributions):
         generator: torch.Generator | None = None,
     ) -> Samples:
         """Token sequences drawn from the model, with the states that emitted them; `end` stops a row."""
-        batch, length = count(batch, "the number of texts"), count(length, "the length of texts")
-        end = None if end is None else count(end, "the token that ends a text", below=self.config.vocab_size)
+        batch, length, end = texts_asked(batch, length, end, self.config.vocab_size)
         lengths_B = torch.full((batch,), length, device=self.device)
         state = state_of_rows(state, batch, self.state_width, next(self.parameters()))
         memory, rows = None, self.rows
