@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from torture import damage, hostile
+from torture.files import _files
 from torture.kernels import note
 from torture.kills import Trigger
 from torture.outcomes import HarmError
@@ -153,3 +154,13 @@ def test_hostile_tensors_differ_from_good_ones():
     assert any(not tensor.is_contiguous() for tensor in seen)
     ids = torch.arange(6)
     assert any(int(hostile.hostile_tensor(ids, Random(seed)).sum()) < 0 for seed in range(200))
+
+
+def test_files_behind_a_link_are_left_alone(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "config.json").write_text("{}")
+    (tmp_path / "run").symlink_to(tmp_path / "precious", target_is_directory=True)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    found = _files([tmp_path / "run", tmp_path / "run" / "config.json", tmp_path / "model"])
+    assert found == [tmp_path / "model" / "config.json"]
