@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+from torch.testing import assert_close
 
 from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE, Contexts
@@ -50,3 +51,14 @@ def labels_of_pairs(memory, words, states, ids, labels):
     seen = contexts.words_KM[contexts.place_BT1[:, 1:]].tolist()
     places = torch.tensor([[number_of(memory, words, tuple(context)) for context in row] for row in seen])
     return places * states + labels
+
+
+def assert_paths_agree(model, twin, ids, lengths):
+    """Entropies of paths, the best path and the probabilities of the best few are those of that HMM, the `twin`."""
+    states = model.config.states
+    assert_close(model.entropy(ids, lengths_B=lengths), twin.entropy(ids, lengths_B=lengths))
+    best, pairs_best = model.viterbi(ids, lengths_B=lengths), twin.viterbi(ids, lengths_B=lengths)
+    assert_close(best.log_prob_B, pairs_best.log_prob_B)
+    assert torch.equal(best.states_BT, torch.where(pairs_best.states_BT < 0, -1, pairs_best.states_BT % states))
+    some, pairs_some = model.k_best(ids, 4, lengths_B=lengths), twin.k_best(ids, 4, lengths_B=lengths)
+    assert_close(some.log_prob_BK, pairs_some.log_prob_BK)

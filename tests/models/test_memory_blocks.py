@@ -11,7 +11,7 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE
 from trellis.models.supports import Support, TakingPart
 
-from .pairs import labels_of_pairs, pairs_of
+from .pairs import assert_paths_agree, labels_of_pairs, pairs_of
 
 BLOCK = torch.tensor([0, 1, 0, 1, 2, 0])
 WORDS, STATES, SIZE = len(BLOCK), 6, 2
@@ -131,12 +131,7 @@ def test_posteriors_paths_and_entropy_are_those_of_the_pairs(both):
     ours, theirs = model.smooth(ids, lengths_B=lengths), twin.smooth(ids, lengths_B=lengths)
     assert_close(ours.log_prob_BT, theirs.log_prob_BT)
     assert_close(whole(ours.posterior_BTS, ours.states_BTS), folded(theirs.posterior_BTS))
-    assert_close(model.entropy(ids, lengths_B=lengths), twin.entropy(ids, lengths_B=lengths))
-    best, pairs_best = model.viterbi(ids, lengths_B=lengths), twin.viterbi(ids, lengths_B=lengths)
-    assert_close(best.log_prob_B, pairs_best.log_prob_B)
-    assert torch.equal(best.states_BT, torch.where(pairs_best.states_BT < 0, -1, pairs_best.states_BT % STATES))
-    some, pairs_some = model.k_best(ids, 4, lengths_B=lengths), twin.k_best(ids, 4, lengths_B=lengths)
-    assert_close(some.log_prob_BK, pairs_some.log_prob_BK)
+    assert_paths_agree(model, twin, ids, lengths)
 
 
 def test_beliefs_after_each_token_are_those_of_the_pairs(both):
