@@ -1,5 +1,6 @@
 """What is not as it was written is found, and named, before it is read."""
 
+import hashlib
 import json
 
 import pytest
@@ -27,8 +28,10 @@ def filled(folder):
 
 
 def tell(folder, **changes):
-    about = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(about | changes))
+    """Another manifest, which itself is whole."""
+    about = json.loads((folder / MANIFEST).read_text()) | changes
+    about["files_sha256"] = hashlib.sha256(json.dumps(about["files"], sort_keys=True).encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(about))
 
 
 def test_every_file_that_is_read_is_listed_with_its_size_and_checksum(folder):
@@ -81,17 +84,30 @@ def test_files_for_people_and_files_that_are_not_listed_may_change(folder):
 
 def test_without_a_manifest_or_with_that_of_another_program_nothing_is_refused(folder):
     (folder / "a.txt").write_text("other")
-    for content in (None, "{}", '{"name": "an app", "files": {"a.txt": 3}}'):
+    for content in (None, '{"name": "an app", "files": {"a.txt": 3}}'):
         (folder / MANIFEST).unlink() if content is None else (folder / MANIFEST).write_text(content)
         check_listed(folder / "a.txt")
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "3", "\xff", "[" * 10_000], ids=["empty", "cut", "list", "number", "latin", "deep"]
+    "content",
+    ["", "{", "{}", "[]", "3", "\xff", "[" * 10_000],
+    ids=["empty", "cut", "nothing", "list", "number", "latin", "deep"],
 )
 def test_a_damaged_manifest_is_refused(folder, content):
     (folder / MANIFEST).write_bytes(content.encode("latin-1"))
     with pytest.raises(TrellisError, match=r"manifest\.json .*: restore it, or delete it"):
+        check_listed(folder / "a.txt")
+
+
+def test_a_folder_or_a_broken_link_is_no_manifest(folder):
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).mkdir()
+    with pytest.raises(TrellisError, match=r"manifest\.json"):
+        check_listed(folder / "a.txt")
+    (folder / MANIFEST).rmdir()
+    (folder / MANIFEST).symlink_to(folder / "gone")
+    with pytest.raises(TrellisError, match=r"manifest\.json"):
         check_listed(folder / "a.txt")
 
 
@@ -120,7 +136,38 @@ def test_entries_that_cannot_be_are_refused(folder, files):
         read_manifest(folder)
 
 
-@pytest.mark.parametrize("version", [2, "1", None, 1.5])
+CHANGES = {
+    "an entry left out": lambda about: about["files"].pop("a.txt"),
+    "another entry": lambda about: about["files"].update(x=about["files"]["a.txt"]),
+    "another size": lambda about: about["files"]["a.txt"].update(bytes=6),
+    "no sum": lambda about: about.pop("files_sha256"),
+    "another sum": lambda about: about.update(files_sha256="0" * 64),
+    "no format": lambda about: about.pop("trellis_manifest"),
+    "the first format": lambda about: (about.update(trellis_manifest=1), about["files"].pop("a.txt")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_manifest_that_was_changed_itself_is_refused(folder, change):
+    about = json.loads((folder / MANIFEST).read_text())
+    change(about)
+    (folder / MANIFEST).write_text(json.dumps(about))
+    (folder / "a.txt").write_text("other")
+    with pytest.raises(TrellisError, match=r"manifest\.json is damaged: restore it, or delete it"):
+        check_listed(folder / "a.txt")
+
+
+def test_manifests_of_the_first_format_have_no_sum_and_are_read(folder):
+    about = json.loads((folder / MANIFEST).read_text())
+    del about["files_sha256"]
+    (folder / MANIFEST).write_text(json.dumps(about | {"trellis_manifest": 1}))
+    check_listed(folder / "a.txt")
+    (folder / "a.txt").write_text("other")
+    with pytest.raises(TrellisError, match=r"a\.txt has changed"):
+        check_listed(folder / "a.txt")
+
+
+@pytest.mark.parametrize("version", [3, "2", None, 1.5])
 def test_another_version_is_refused(folder, version):
     tell(folder, trellis_manifest=version)
     with pytest.raises(TrellisError, match="another version of Trellis"):

@@ -8,6 +8,7 @@ from torture.damage import damage
 from torture.outcomes import REFUSED, UNHARMED, HarmError, refuse_partials, same
 from torture.trial import Trial, refusal
 from torture.workshop import DENSE, MODELS, READING, RESUMED, TRAINING, answers, digest, label_arguments
+from trellis.manifests import MANIFEST
 
 # How often each kind of model is damaged; a transformer takes two seconds to import.
 WEIGHTS = {name: {"dense": 6, "blocked": 5, "lstm": 3, "transformer": 0.3}.get(name, 2) for name in MODELS}
@@ -21,13 +22,20 @@ def fault(trial: Trial) -> str:
 
 
 def _damage(trial: Trial, *folders: str) -> None:
-    """Damage files below these folders, and say which."""
-    said = []
-    for _ in range(trial.random.choices((1, 2, 3), (8, 1, 1))[0]):
+    """Damage files below these folders, and say which.
+
+    Who deletes a manifest says that changes are meant, so of several damages none is to delete one.
+    """
+    said, count = [], trial.random.choices((1, 2, 3), (8, 1, 1))[0]
+    manifests = {path: path.read_bytes() for folder in folders for path in (trial.folder / folder).rglob(MANIFEST)}
+    for _ in range(count):
         files = sorted(_files([trial.folder / folder for folder in folders]))
         if files:
             path = trial.random.choice(files)
             said.append(f"{path.parent.relative_to(trial.folder)}: {damage(path, trial.random)}")
+    for path, content in manifests.items():
+        if count > 1 and path.parent.is_dir() and not path.exists() and any(path.parent.iterdir()):
+            path.write_bytes(content)
     trial.what = "; ".join(said)
 
 
@@ -96,7 +104,7 @@ def _labels(trial: Trial) -> str:
         return refusal(ran)
     refuse_partials(trial.folder)
     found, before = answers(ran.out, trial.folder)[0][0], wanted[0][0]
-    about = ("used_states", "entropy_bits", "tokens", "teacher_hash")
+    about = ("used_states", "entropy_bits", "tokens")
     if any(not same(found[name], before[name]) for name in about):
         raise HarmError("silent", f"other labels than before:\n{ran.out[-2000:]}")
     return UNHARMED

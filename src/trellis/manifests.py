@@ -6,6 +6,8 @@ It is no seal: who can change a file can change the manifest, so what is read is
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,8 +18,9 @@ from trellis.json_files import read_object, write_json
 from trellis.progress import Progress
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 _MARK = "trellis_manifest"  # holds the format, and tells our manifests from other programs' files of that name
+_SUM = "files_sha256"  # of the list itself; those of format 1 have none
 _FOR_PEOPLE = (".md",)  # files that may be rewritten at any time, and that nothing here reads
 _BLOCK = 1 << 22
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -36,7 +39,7 @@ def write_manifest(folder: Path, leaving_out: Iterable[str] = ()) -> None:
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix not in _FOR_PEOPLE]
     files = [path for path in files if path.name not in passed_over]
     entries = {path.name: Entry(path.stat().st_size, checksum(path))._asdict() for path in files}
-    write_json(folder / MANIFEST, {_MARK: FORMAT, "files": entries})
+    write_json(folder / MANIFEST, {_MARK: FORMAT, "files": entries, _SUM: _sum_of(entries)})
 
 
 def check_listed(path: Path) -> None:
@@ -62,19 +65,28 @@ def check_listed(path: Path) -> None:
 def read_manifest(folder: Path) -> dict[str, Entry]:
     """The files that a folder must have; none if it has no manifest of ours."""
     path = folder / MANIFEST
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     remedy = f"restore it, or delete it if all else in {folder} is sound"
     found = read_object(path, remedy)
-    if _MARK not in found:
+    if found and found.keys().isdisjoint((_MARK, _SUM)):
         return {}
-    if found[_MARK] != FORMAT:
+    if found.get(_MARK, FORMAT) not in (1, FORMAT):
         raise TrellisError(f"{path} was written by another version of Trellis: use that one, or delete the file.")
     files = found.get("files")
-    sound = isinstance(files, dict) and all(_is_sound(name, about) for name, about in files.items())
-    if not isinstance(files, dict) or not sound:
+    summed = _SUM in found or found.get(_MARK) == FORMAT
+    if (
+        _MARK not in found
+        or not isinstance(files, dict)
+        or not all(_is_sound(name, about) for name, about in files.items())
+        or (summed and found.get(_SUM) != _sum_of(files))
+    ):
         raise TrellisError(f"{path} is damaged: {remedy}.")
     return {name: Entry(**about) for name, about in files.items()}
+
+
+def _sum_of(files: dict[str, dict[str, object]]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def _is_sound(name: str, about: object) -> bool:

@@ -339,6 +339,13 @@ def test_no_memory_is_a_sentence(refused, model, monkeypatch):
     assert "not enough memory" in refused("sample", model)
 
 
+@pytest.mark.parametrize("size", [2**40, 2**63 - 1])
+@pytest.mark.parametrize(("kind", "name"), [("hmm_rnn", "states"), ("lstm", "width"), ("feed_forward", "width")])
+def test_a_model_that_no_machine_can_hold_is_a_sentence(refused, kind, name, size):
+    said = refused("train", "text.txt", "data.valid=text.txt", f"model.kind={kind}", f"model.{name}={size}", "out=run")
+    assert "there is not enough memory: ask for fewer states" in said
+
+
 def test_a_bug_still_shows_itself(model, monkeypatch):
     def bug(*_, **__):
         raise ZeroDivisionError

@@ -3,6 +3,7 @@
 import dataclasses
 
 from experiments import memory
+from experiments.chiu import figure3
 from experiments.lee.budgets import SEEDS, TOKENS
 from experiments.lee.studies import table1
 from experiments.recipes import studies
@@ -35,6 +36,15 @@ def test_the_model_without_a_memory_is_a_row_of_lees_study_and_not_run_again():
 def test_all_of_the_text_is_read_in_one_study_alone():
     assert {recipe.config.data.max_tokens for recipe in memory.full("laptop")} == {None}
     assert {recipe.config.data.max_tokens for recipe in memory.states("laptop")} == {TOKENS["laptop"]}
+
+
+def test_blocked_models_differ_in_their_memory_from_points_of_chiu_and_rush():
+    points = {recipe.name: recipe.config for recipe in figure3("laptop")}
+    plain, word = memory.ptb("laptop")[:3], memory.ptb("laptop")[3:]
+    assert [points[recipe.name] for recipe in plain] == [recipe.config for recipe in plain]
+    for without, recipe in zip(plain, word, strict=True):
+        model = dataclasses.replace(without.config.model, memory=1)
+        assert recipe.config == dataclasses.replace(without.config, model=model)
 
 
 def result(perplexity):

@@ -131,9 +131,18 @@ def test_a_laptops_sweep_has_one_schedule():
     assert {r.label for r in points if r not in blocked} == {"None, 2^10"}
     flat = {r.label for r in blocked if r.config.model.transition == "low_rank"}
     assert flat == {
-        *(f"flat, 2^{power}" for power in range(10, 14)),
+        *(f"flat, 2^{power}" for power in range(10, 15)),
         *(f"{kind}, 2^13, k=128" for kind in ("Brown", "Uniform")),
     }
+
+
+def test_long_runs_of_state_dropout_differ_from_a_sweeps_point_in_their_length():
+    with_it, without = chiu.dropout("laptop")
+    point = row(chiu.figure3, "laptop", "hierarchical, 2^14")
+    for recipe, dropout in ((with_it, 0.5), (without, 0.0)):
+        assert recipe.config.model == dataclasses.replace(point.model, dropout=dropout)
+        assert recipe.config.training == dataclasses.replace(point.training, epochs=16)
+    assert [r.config for r in chiu.dropout("paper")] == [chiu.table2("paper")[i].config for i in (0, 2)]
 
 
 def test_a_laptops_models_are_those_of_the_shipped_configs():

@@ -51,6 +51,7 @@ def found():
     change(made, "chiu.table4", "- neural param", valid=169, train=70, parameters=423_000_000)
     change(made, "chiu.table4", "- state dropout", valid=157, milliseconds=100.0)
     change(made, "chiu.table4", "+ block emb", valid=138, parameters=5_604_881)
+    change(made, "chiu.dropout", "VL-HMM", valid=134)
     return made
 
 
@@ -76,6 +77,7 @@ FLIPS = [
     ("Neural and scalar", "chiu.table2", "- neural param", {"valid": 169, "train": 60, "parameters": 423_000_000}),
     ("State dropout", "chiu.table2", "- state dropout", {"valid": 135, "milliseconds": 100.0}),
     ("State dropout", "chiu.table2", "- state dropout", {"valid": 157, "milliseconds": 30.0}),
+    ("State dropout", "chiu.dropout", "- state dropout", {"valid": 133, "milliseconds": 100.0}),
     ("Brown clusters", "chiu.table3", "Uniform, 2^13, k=128", {"valid": 141}),
     ("At 2^14 states", "chiu.table3", "Brown, 2^14, M=256", {"valid": 134 * SAME + 0.1}),
     ("At 2^10 states", "chiu.table3", "Brown, 2^10, M=4", {"valid": 194}),

@@ -49,6 +49,7 @@ START = (
     "Start here, or with a text of yours in place of pydocs, the prose of Python's own documentation:\n\n"
     "trellis train pydocs\n\ntrellis sample runs/pydocs"
 )
+NO_MEMORY = ("can't allocate memory", "size calculation overflowed", "multiplication overflow")  # as torch says it
 LESS = "ask for fewer states, a smaller batch or a shorter text"  # what takes less memory
 
 app = typer.Typer(
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _refuse(_disk_sentence(error))
     except RuntimeError as error:
-        if "can't allocate memory" in str(error):
+        if any(words in str(error) for words in NO_MEMORY):
             return _refuse(f"there is not enough memory: {LESS}.")
         if "out of memory" in str(error) or type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
             return _refuse(f"the GPU has not enough memory: {LESS}, or compute on the processor (--device cpu).")
