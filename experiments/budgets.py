@@ -20,6 +20,7 @@ from trellis.text.sources import DataSettings
 from trellis.training import TrainingSettings
 
 SWEEP_EPOCHS = 4.0  # of every point of every sweep, so that points compare
+LONG_EPOCHS = 16.0  # of a run that a model may overfit in, as `trellis train ptb-blocked`
 WIKITEXT_EPOCHS = 8.0  # a long run reads twice the text, so half as often as on the Penn Treebank
 
 # Chiu & Rush 2020, section 5 and appendix A.2. AdamW's betas and the clipping are those of their code.
@@ -62,10 +63,10 @@ def published(corpus: str, model: ModelConfig, **changes: Any) -> RunConfig:
     return RunConfig(DataSettings(corpus=corpus), model, dataclasses.replace(PUBLISHED, **changes))
 
 
-def sweep(model: ModelConfig, **changes: Any) -> RunConfig:
+def sweep(model: ModelConfig, epochs: float = SWEEP_EPOCHS) -> RunConfig:
     """One of laptop's points on the Penn Treebank: as `trellis train ptb-blocked`, but fewer epochs."""
     config = shipped("blocked", "ptb")
-    training = dataclasses.replace(config.training, epochs=SWEEP_EPOCHS, keep=1, **changes)
+    training = dataclasses.replace(config.training, epochs=epochs, keep=1)
     return dataclasses.replace(config, model=model, training=training)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.budgets import WIKITEXT_EPOCHS, published, shipped, sweep, tiny, very_large
+from experiments.budgets import LONG_EPOCHS, SWEEP_EPOCHS, WIKITEXT_EPOCHS, published, shipped, sweep, tiny, very_large
 from experiments.recipes import Budget, Grid, Recipe, Study, run_name
 from trellis.config import ANY_VOCABULARY, RunConfig
 from trellis.models.feed_forward import FeedForwardConfig
@@ -110,27 +110,35 @@ def _published_models(corpus: str) -> dict[tuple[str, str], RunConfig]:
 
 def figure3(budget: Budget) -> list[Recipe]:
     """Perplexity by states, and our transitions beside the published ones as far as a laptop goes."""
-    sizes = [2**power for power in range(10, 17)]
+    sizes = [2**exponent for exponent in range(10, 17)]
     if budget == "paper":
-        return [_point(budget, f"flat, {_power(states)}", states) for states in sizes]
+        return [point(budget, f"flat, {power(states)}", states) for states in sizes]
     return [
-        *(_point(budget, f"hierarchical, {_power(states)}", states) for states in sizes),
-        *(_point(budget, f"flat, {_power(states)}", states, flat=True) for states in sizes[:4]),
+        *(point(budget, f"hierarchical, {power(states)}", states) for states in sizes),
+        *(point(budget, f"flat, {power(states)}", states, flat=True) for states in sizes[:5]),
     ]
 
 
 def table2(budget: Budget) -> list[Recipe]:
     """What neural parameters and state dropout are good for."""
     states = ABLATED[budget]
-    scalar = _point(budget, "- neural param", states, encoder=None)
+    scalar = point(budget, "- neural param", states, encoder=None)
     if budget != "paper":
         short = dataclasses.replace(scalar.config, training=dataclasses.replace(scalar.config.training, epochs=1))
         rates = SCALAR_RATES if budget == "laptop" else SCALAR_RATES[1:]
         scalar = dataclasses.replace(scalar, grid=Grid(run_name(budget, "ptb-scalar-blocks"), short, rates))
     return [
-        _point(budget, "VL-HMM", states),
+        point(budget, "VL-HMM", states),
         scalar,
-        _point(budget, "- state dropout", states, dropout=0.0),
+        point(budget, "- state dropout", states, dropout=0.0),
+    ]
+
+
+def dropout(budget: Budget) -> list[Recipe]:
+    """State dropout in runs so long that a model without it has learnt the text by heart."""
+    return [
+        point(budget, "VL-HMM", 2**14, epochs=LONG_EPOCHS),
+        point(budget, "- state dropout", 2**14, epochs=LONG_EPOCHS, dropout=0.0),
     ]
 
 
@@ -140,9 +148,9 @@ def table3(budget: Budget) -> list[Recipe]:
     Subsets are no blocks, so they and what stands beside them have flat transitions at every budget.
     """
     return [
-        *(_point(budget, f"Brown, {_power(2**14)}, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
-        _point(budget, f"None, {_power(2**10)}", 2**10, 1),
-        *(_point(budget, f"Brown, {_power(2**10)}, M={blocks}", 2**10, blocks) for blocks in (4, 8)),
+        *(point(budget, f"Brown, {power(2**14)}, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
+        point(budget, f"None, {power(2**10)}", 2**10, 1),
+        *(point(budget, f"Brown, {power(2**10)}, M={blocks}", 2**10, blocks) for blocks in (4, 8)),
         *(_subsets(budget, states, kind) for states in subset_states(budget) for kind in ("uniform", "brown")),
     ]
 
@@ -154,37 +162,48 @@ def subset_states(budget: Budget) -> tuple[int, ...]:
 
 def _subsets(budget: Budget, states: int, support: str) -> Recipe:
     """128 states a word: some at random, or those of its Brown cluster."""
-    label = f"{support.capitalize()}, {_power(states)}, k=128"
-    return _point(budget, label, states, states // 128, flat=True, support=support)
+    label = f"{support.capitalize()}, {power(states)}, k=128"
+    return point(budget, label, states, states // 128, flat=True, support=support)
 
 
 def table4(budget: Budget) -> list[Recipe]:
     """Table 2 again, and embeddings of which blocks share a half."""
-    return [*table2(budget), _point(budget, "+ block emb", ABLATED[budget], encoder="factored")]
+    return [*table2(budget), point(budget, "+ block emb", ABLATED[budget], encoder="factored")]
 
 
 def figure4(budget: Budget) -> list[Recipe]:
     """Both kinds of embeddings by the number of blocks."""
     return [
-        *(_point(budget, f"independent, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
-        *(_point(budget, f"factored, M={blocks}", 2**14, blocks, encoder="factored") for blocks in BLOCKS),
+        *(point(budget, f"independent, M={blocks}", 2**14, blocks) for blocks in BLOCKS),
+        *(point(budget, f"factored, M={blocks}", 2**14, blocks, encoder="factored") for blocks in BLOCKS),
     ]
 
 
-STUDIES: tuple[Study, ...] = (table1, figure3, table2, table3, table4, figure4)
+STUDIES: tuple[Study, ...] = (table1, figure3, table2, dropout, table3, table4, figure4)
 
 
-def _point(
-    budget: Budget, label: str, states: int, blocks: int = 128, *, flat: bool = False, **particular: Any
+def point(
+    budget: Budget,
+    label: str,
+    states: int,
+    blocks: int = 128,
+    *,
+    flat: bool = False,
+    epochs: float = SWEEP_EPOCHS,
+    memory: int = 0,
+    **particular: Any,
 ) -> Recipe:
     """A very large HMM of some shape, by a name that says what is particular about it."""
     flat = flat or budget == "paper"
-    model = very_large(budget, states, blocks, flat=flat, **particular)
-    config = published("ptb", model) if budget == "paper" else sweep(model)
+    model = dataclasses.replace(very_large(budget, states, blocks, flat=flat, **particular), memory=memory)
+    config = published("ptb", model) if budget == "paper" else sweep(model, epochs)
     said = [SAID[value] for value in particular.values() if value in SAID]
+    said += [f"memory-{memory}"] if memory else []
+    said += [f"{epochs:g}-epochs"] if epochs != SWEEP_EPOCHS and budget == "laptop" else []  # others have their own
     name = run_name(budget, "ptb", "flat" if flat else "hierarchical", str(states), f"m{blocks}", *said)
     return Recipe(name, label, tiny(config) if budget == "smoke" else config)
 
 
-def _power(states: int) -> str:
+def power(states: int) -> str:
+    """A number of states as a power of two."""
     return f"2^{states.bit_length() - 1}"

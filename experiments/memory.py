@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from experiments.chiu import point, power
 from experiments.lee.budgets import SEEDS, STATES, TEACHER, TOKENS, learn
 from experiments.lee.figures import draw
 from experiments.recipes import Budget, Recipe, Study
@@ -15,6 +16,12 @@ TITLES = {
     "memory.words": f"{STATES} states by what they remember",
     "memory.states": "Perplexity by states",
     "memory.full": "All of the text",
+    "memory.ptb": "Blocked models on the Penn Treebank, by states",
+}
+ABOUT = {
+    "memory.ptb": """Models of 128 Brown blocks after four epochs, as in Figure 3 of [Chiu & Rush's study](results.md),
+whose points are those without a memory. Perplexity is that of the text as one stream.
+"""
 }
 HEAD = f"""# States that remember their word
 
@@ -25,9 +32,10 @@ they are told apart by what they remember. Every figure comes from a file in `ex
 written by `python -m experiments report`, and `python -m experiments run memory.words --budget laptop` makes the runs
 of a table.
 
-Perplexity is exp(nats / tokens) over independent windows of 64 tokens of openmix, in the tokens of Llama 2, after
-{TOKENS["laptop"] // 10**6} million tokens, as in [the study of Lee & Berg-Kirkpatrick](results-lee.md), whose best
-parameterisation without a network (split H) these have. Learning rates were searched for each on validation text.
+Unless it says otherwise, perplexity is exp(nats / tokens) over independent windows of 64 tokens of openmix, in the
+tokens of Llama 2, after {TOKENS["laptop"] // 10**6} million tokens, as in [the study of Lee &
+Berg-Kirkpatrick](results-lee.md), whose best parameterisation without a network (split H) these have. Learning rates
+were searched for each on validation text.
 """
 
 
@@ -55,7 +63,16 @@ def full(budget: Budget) -> list[Recipe]:
     return [learn(budget, label, SHAPES[label], tokens=None) for label in ("no memory", "a word")]
 
 
-STUDIES: tuple[Study, ...] = (words, states, full)
+def ptb(budget: Budget) -> list[Recipe]:
+    """Blocked models on little text."""
+    return [
+        point(budget, f"{label}, {power(size)}", size, memory=memory)
+        for label, memory in (("no memory", 0), ("a word", 1))
+        for size in (2**12, 2**13, 2**14)
+    ]
+
+
+STUDIES: tuple[Study, ...] = (words, states, full, ptb)
 
 
 def page(budgets: dict[Budget, Results], path: Path) -> Path:
@@ -63,6 +80,7 @@ def page(budgets: dict[Budget, Results], path: Path) -> Path:
     lines = [HEAD]
     for study, title in TITLES.items():
         lines.append(f"## {title}\n")
+        lines += [ABOUT[study]] if study in ABOUT else []
         for results in budgets.values():
             lines += [*with_seeds(study, results, []), ""]
             name = f"{study.partition('.')[2]}-{results.budget}.png"

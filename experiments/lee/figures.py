@@ -21,6 +21,7 @@ AXES = {
     "lee.figure11": "parameters of the reparameterised HMM, 256 states",
     "lee.figure12": "parameters of the reparameterised HMM, 1,024 states",
     "memory.states": "states",
+    "memory.ptb": "states",
 }
 BARS = {
     "lee.figure3": "teacher",
