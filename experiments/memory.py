@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from experiments import costs
 from experiments.chiu import point, power
 from experiments.lee.budgets import SEEDS, STATES, TEACHER, TOKENS, learn
 from experiments.lee.figures import draw
@@ -86,5 +87,8 @@ def page(budgets: dict[Budget, Results], path: Path) -> Path:
             name = f"{study.partition('.')[2]}-{results.budget}.png"
             if draw(study, results, path.with_suffix("") / name):
                 lines.append(f"![{title}]({path.stem}/{name})\n")
+    lines.append("## What a perplexity costs\n")
+    for results in budgets.values():
+        lines += costs.section(results, path.with_suffix("") / f"costs-{results.budget}.png")
     path.write_text("\n".join(lines), encoding="utf-8")
     return path

@@ -1,0 +1,90 @@
+"""What a perplexity costs: every model of the Penn Treebank against the minutes that it learnt for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.plots import Line, save
+from experiments.results import Result, Results
+from experiments.tables import table
+
+STUDIES = ("chiu.table1", "chiu.figure3", "chiu.dropout", "memory.ptb")  # those that learn from the Penn Treebank
+BUDGETS = (1, 2, 5, 10, 20, 50, 100)  # minutes
+PERPLEXITIES = (80, 100, 125, 150, 200, 300, 400)  # on the axis
+KINDS = {"n-gram or network": "#777777", "HMM": "#1b6ca8", "HMM with a memory of words": "#d9822b"}
+ABOUT = """Every recorded run on the Penn Treebank by the minutes of one core that it had learnt for, at each of its
+validations. A run whose learning rate has not fallen yet is worse than a shorter one that has ended, so what a time
+buys is the lowest of all lines. Some runs shared the machine with others, and would take a little less on a quiet one.
+"""
+
+
+def section(results: Results, path: Path) -> list[str]:
+    """A table of what is best within some minutes, and its figure written to a path; nothing without runs."""
+    runs = _runs(results)
+    if not runs:
+        return []
+    _draw(runs, path)
+    rows = ([f"{minutes:g}", *(_best(runs, kind, minutes) for kind in KINDS)] for minutes in BUDGETS)
+    shown = f"![Validation perplexity by minutes]({path.parent.name}/{path.name})\n"
+    return [ABOUT, *table(["minutes", *KINDS], rows), "", shown]
+
+
+def _runs(results: Results) -> dict[str, Result]:
+    """One run a row, by its label; the same run in several studies once."""
+    found: dict[str, Result] = {}
+    for study in STUDIES:
+        for label in results.labels(study):
+            run = results.row(study, label)
+            if run is None or run["config"]["data"]["corpus"] != "ptb" or run in found.values():
+                continue
+            found[label.removeprefix("PTB, ") + (", long" if study == "chiu.dropout" else "")] = run
+    return found
+
+
+def _kind(run: Result) -> str:
+    model = run["config"]["model"]
+    if model["kind"] != "hmm":
+        return "n-gram or network"
+    return "HMM with a memory of words" if model.get("memory") else "HMM"
+
+
+def _line(run: Result) -> Line:
+    """Minutes and validation perplexity; one that is counted has no updates, and a point."""
+    minutes = run["seconds"] / 60
+    return [(minutes * update / run["updates"] if run["updates"] else minutes, at) for update, at in run["curve"]]
+
+
+def _best(runs: dict[str, Result], kind: str, minutes: float) -> str:
+    """The lowest perplexity of a kind within some minutes, and whose it is."""
+    within = [
+        (perplexity, label)
+        for label, run in runs.items()
+        if _kind(run) == kind
+        for spent, perplexity in _line(run)
+        if spent <= minutes
+    ]
+    return "" if not within else "{:.1f} ({})".format(*min(within))
+
+
+def _draw(runs: dict[str, Result], path: Path) -> None:
+    with mpl.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes: Axes = figure.subplots()
+        for label, run in runs.items():
+            line = _line(run)
+            axes.plot(*zip(*line, strict=True), color=KINDS[_kind(run)], marker="." if len(line) > 1 else "o")
+            axes.annotate(label, line[-1], (3, 0), textcoords="offset points", fontsize=6, va="center")
+        for kind, colour in KINDS.items():
+            axes.plot([], [], color=colour, label=kind)
+        axes.set(xscale="log", yscale="log", xlabel="minutes of one core", ylabel="validation perplexity")
+        axes.set_ylim(top=400)
+        axes.set_xticks(BUDGETS, [f"{minutes:g}" for minutes in BUDGETS])
+        axes.set_yticks(PERPLEXITIES, [str(perplexity) for perplexity in PERPLEXITIES])
+        axes.set_yticks([], minor=True)
+        axes.margins(x=0.1)
+        axes.legend(fontsize=7)
+        save(figure, path)

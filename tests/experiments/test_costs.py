@@ -1,0 +1,41 @@
+"""What a perplexity costs is read off the curves of runs, the lowest within each time."""
+
+from experiments import costs
+from experiments.results import Results
+
+
+def run(kind, seconds, curve, corpus="ptb", **model):
+    return {
+        "config": {"data": {"corpus": corpus}, "model": {"kind": kind, **model}},
+        "seconds": seconds, "updates": curve[-1][0], "curve": curve,
+    }  # fmt: skip
+
+
+RUNS = {
+    "ptb-kneser-ney": run("kneser_ney", 3.0, [[0, 150.0]]),
+    "ptb-lstm": run("lstm", 6000.0, [[100, 200.0], [200, 90.0]]),
+    "wikitext-2-kneser-ney": run("kneser_ney", 3.0, [[0, 10.0]], "wikitext-2"),
+    "ptb-hierarchical-4096-m128": run("hmm", 240.0, [[10, 190.0], [20, 170.0]], memory=0),
+    "ptb-hierarchical-16384-m128": run("hmm", 600.0, [[10, 185.0], [20, 140.0]], memory=0),
+    "ptb-hierarchical-4096-m128-memory-1": run("hmm", 300.0, [[10, 175.0], [20, 160.0]], memory=1),
+}
+
+
+def rows_of(found, tmp_path):
+    lines = costs.section(Results("laptop", found), tmp_path / "page" / "costs.png")
+    return {line.split(" | ")[0].strip("| "): [cell.strip(" |") for cell in line.split(" | ")[1:]] for line in lines}
+
+
+def test_each_time_has_the_best_of_each_kind_within_it(tmp_path):
+    rows = rows_of(RUNS, tmp_path)
+    assert rows["1"] == ["150.0 (KN 5-gram)", "", ""]  # the other text's is not there
+    assert rows["2"] == ["150.0 (KN 5-gram)", "190.0 (hierarchical, 2^12)", ""]
+    assert rows["5"] == ["150.0 (KN 5-gram)", "170.0 (hierarchical, 2^12)", "160.0 (a word, 2^12)"]
+    assert rows["10"] == ["150.0 (KN 5-gram)", "140.0 (hierarchical, 2^14)", "160.0 (a word, 2^12)"]
+    assert rows["100"][0] == "90.0 (2x256 LSTM)"
+    assert (tmp_path / "page" / "costs.png").stat().st_size > 10_000
+
+
+def test_without_runs_there_is_nothing(tmp_path):
+    assert costs.section(Results("laptop", {}), tmp_path / "costs.png") == []
+    assert not (tmp_path / "costs.png").exists()
