@@ -51,6 +51,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="how long to go on (default 30)")
     parser.add_argument("--seed", type=int, default=7, help="of everything that is drawn (default 7)")
     parser.add_argument("--parts", nargs="+", choices=[*PARTS, WORKERS], help="what to do; default all")
+    parser.add_argument(
+        "--runs", nargs=2, type=int, metavar=("WORKERS", "MACHINES"),
+        help="of torchrun that lose a worker, and that lose a machine; default one of each for five minutes",
+    )  # fmt: skip
     parser.add_argument("--only", metavar="PART:NUMBER", help="repeat one fault; of a batch, PART:NUMBER:CALL one call")
     parser.add_argument("--kept", type=Path, default=KEPT, help=f"folder of what comes out badly (default {KEPT})")
     parser.add_argument("--write", action="store_true", help="write torture/results.json and docs/reliability.md")
@@ -77,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         results = run(arguments, workshop, Path(top) / "faults", command)
     print(report.counts(results["parts"]))
     if arguments.write:
-        report.write(_joined(results), RESULTS, PAGE)
+        report.write(_joined(results, alone=arguments.parts == [WORKERS]), RESULTS, PAGE)
     return int(any(part[kind] for part in results["parts"].values() for kind in BAD))
 
 
@@ -85,7 +89,7 @@ def run(arguments: argparse.Namespace, workshop: Workshop, folder: Path, command
     """Faults of the parts that were asked for, and where they were made."""
     began, described = datetime.now(UTC), machine.describe()
     asked = arguments.parts or [*PARTS, WORKERS]
-    runs = max(1, round(arguments.minutes / MINUTES_A_RUN))
+    runs = arguments.runs or [max(1, round(arguments.minutes / MINUTES_A_RUN))] * 2
     killed = _torchrun(runs, arguments.seed, folder) if WORKERS in asked else {}
     session = Session({name: PARTS[name] for name in asked if name in PARTS}, workshop, folder, arguments.kept)
     session.run(arguments.minutes * 60 - (datetime.now(UTC) - began).total_seconds(), arguments.quiet)
@@ -104,11 +108,12 @@ def run(arguments: argparse.Namespace, workshop: Workshop, folder: Path, command
     }
 
 
-def _torchrun(runs: int, seed: int, folder: Path) -> dict[str, dict[str, Any]]:
+def _torchrun(runs: Sequence[int], seed: int, folder: Path) -> dict[str, dict[str, Any]]:
     """Killed processes of torchrun, and killed machines where there can be some, counted as other faults are."""
     found = {}
-    for name, kill in (("workers", workers.workers_killed), ("machines", workers.nodes_killed)):
-        began, losses = time.monotonic(), kill(runs, seed, folder / name)
+    kills = {"workers": workers.workers_killed, "machines": workers.nodes_killed}
+    for (name, kill), count in zip(kills.items(), runs, strict=True):
+        began, losses = time.monotonic(), kill(count, seed, folder / name)
         if isinstance(losses, str):
             print(losses, file=sys.stderr)
             continue
@@ -126,12 +131,16 @@ def _repeat(arguments: argparse.Namespace, workshop: Workshop, folder: Path) -> 
     return int(outcome.bad)
 
 
-def _joined(results: dict[str, Any]) -> dict[str, Any]:
-    """The results with what other runs found and this one did not look for: fuzzing, and the calls under sanitizers."""
+def _joined(results: dict[str, Any], alone: bool) -> dict[str, Any]:
+    """The results with what other runs found and this one did not look for: fuzzing, the calls under sanitizers, and
+    many runs that lost a worker, if this is not one of those: they do nothing else, `alone`.
+    """
     before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     if "asan" in os.environ.get("LD_PRELOAD", ""):
         return {**before, "sanitized": results["parts"]}
-    return {**results, **{name: before[name] for name in ("fuzz", "sanitized") if name in before}}
+    if alone:
+        return {**before, "elastic": results}
+    return {**results, **{name: before[name] for name in ("elastic", "fuzz", "sanitized") if name in before}}
 
 
 if __name__ == "__main__":

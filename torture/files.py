@@ -27,14 +27,15 @@ def _damage(trial: Trial, *folders: str) -> None:
     Who deletes a manifest says that changes are meant, so of several damages none is to delete one.
     """
     said, count = [], trial.random.choices((1, 2, 3), (8, 1, 1))[0]
-    manifests = {path: path.read_bytes() for folder in folders for path in (trial.folder / folder).rglob(MANIFEST)}
+    found = [path.resolve() for folder in folders for path in (trial.folder / folder).rglob(MANIFEST)]
+    manifests = {path: path.read_bytes() for path in found}
     for _ in range(count):
         files = sorted(_files([trial.folder / folder for folder in folders]))
         if files:
             path = trial.random.choice(files)
             said.append(f"{path.parent.relative_to(trial.folder)}: {damage(path, trial.random)}")
     for path, content in manifests.items():
-        if count > 1 and path.parent.is_dir() and not path.exists() and any(path.parent.iterdir()):
+        if count > 1 and not path.exists() and path.parent.is_dir() and path.resolve() == path:  # not through a link
             path.write_bytes(content)
     trial.what = "; ".join(said)
 

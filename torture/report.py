@@ -42,6 +42,10 @@ SERVER = """\
 Commands run in children forked from a process that has imported PyTorch once, with limits on memory and time; one fault
 in fifty uses fresh processes. `python -m torture --seed SEED --only PART:NUMBER` repeats a fault (of a batch of calls,
 `PART:NUMBER:CALL` a call), and what came out badly is kept in the folder `torture-kept` with its commands."""
+ELASTIC = """\
+Runs of `torchrun --max-restarts` that lost one or two of their workers at a random moment, or one of two machines, and
+nothing else: *unharmed* are those that ended with the bits of an undisturbed run, *refused* those that stopped in time
+because a machine never came back."""
 FUZZ = """\
 Atheris (`pip install atheris`) draws inputs by the branches that they reach (`python -m torture.fuzz`).
 Anything but an answer or one sentence is a finding. The tests run the same targets with inputs of hypothesis."""
@@ -107,6 +111,8 @@ def page(results: Results) -> str:
         "## What is tried",
         tried,
     ]
+    if results.get("elastic"):
+        parts += ["## Lost workers", ELASTIC, _provenance(results["elastic"]), counts(results["elastic"]["parts"])]
     if results.get("fuzz"):
         parts += ["## Fuzzing", FUZZ, _fuzz(results["fuzz"])]
     if results.get("sanitized"):

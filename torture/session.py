@@ -43,7 +43,7 @@ class Session:
     def run(self, seconds: float, quiet: bool = False) -> None:
         """Take the part that has had least of its share, until the time is up; every part has one turn at least."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end or any(tally.faults == 0 for tally in self.tallies.values()):
+        while self.parts and (time.monotonic() < end or any(tally.faults == 0 for tally in self.tallies.values())):
             waiting = [name for name, tally in self.tallies.items() if tally.faults == 0] or [*self.parts]
             name = min(waiting, key=lambda name: self.tallies[name].seconds / self.parts[name][1])
             self.one(name, self.tallies[name].faults)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from torture import damage, hostile
-from torture.files import _files
+from torture.files import _damage, _files
 from torture.kernels import note
 from torture.kills import Trigger
 from torture.outcomes import HarmError
@@ -164,3 +165,20 @@ def test_files_behind_a_link_are_left_alone(tmp_path):
     (tmp_path / "model" / "config.json").write_text("{}")
     found = _files([tmp_path / "run", tmp_path / "run" / "config.json", tmp_path / "model"])
     assert found == [tmp_path / "model" / "config.json"]
+
+
+def test_several_damages_leave_a_manifest_there_and_other_folders_alone(tmp_path):
+    gone = 0
+    for seed in range(150):
+        folder = tmp_path / str(seed)
+        for name, file in (("precious", "kept.txt"), ("model", "config.json"), ("model", "manifest.json")):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / file).write_text('{"a": 1}')
+        trial = SimpleNamespace(random=Random(seed), folder=folder, what="")
+        _damage(trial, "model")
+        assert [path.name for path in (folder / "precious").iterdir()] == ["kept.txt"]
+        manifest = folder / "model" / "manifest.json"
+        if not manifest.exists() and not (folder / "model").is_symlink() and not manifest.is_symlink():
+            gone += 1
+            assert ";" not in trial.what  # the only damage
+    assert gone > 2

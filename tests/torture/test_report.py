@@ -43,16 +43,29 @@ def test_a_page_has_the_parts_that_were_run():
         assert f"- *{kind}*: {meaning}" in page
 
 
-@pytest.mark.parametrize("sanitized", [False, True])
-def test_what_a_run_did_not_look_for_stays(sanitized, tmp_path, monkeypatch):
+OTHERS = {"elastic": {"z": 3}, "fuzz": {"x": 1}, "sanitized": {"y": 2}}
+
+
+@pytest.mark.parametrize(
+    ("sanitized", "alone", "wanted"),
+    [
+        (False, False, {**RUN, **OTHERS}),
+        (True, False, {**RUN, "seed": 1, **OTHERS, "sanitized": RUN["parts"]}),
+        (False, True, {**RUN, "seed": 1, **OTHERS, "elastic": RUN}),
+    ],
+    ids=["all", "sanitized", "workers alone"],
+)
+def test_what_a_run_did_not_look_for_stays(sanitized, alone, wanted, tmp_path, monkeypatch):
     monkeypatch.setattr("torture.__main__.RESULTS", tmp_path / "results.json")
-    monkeypatch.setenv("LD_PRELOAD", "")
-    before = {**RUN, "seed": 1, "fuzz": {"x": 1}, "sanitized": {"y": 2}}
-    (tmp_path / "results.json").write_text(json.dumps(before))
+    (tmp_path / "results.json").write_text(json.dumps({**RUN, "seed": 1, **OTHERS}))
     monkeypatch.setattr("os.environ", {"LD_PRELOAD": "libasan.so" if sanitized else ""})
-    found = _joined(RUN)
-    wanted = {**before, "sanitized": RUN["parts"]} if sanitized else {**before, "seed": 7}
-    assert found == wanted
+    assert _joined(RUN, alone) == wanted
+
+
+def test_runs_that_lost_workers_alone_have_a_table_of_their_own():
+    page = report.page({**RUN, "elastic": {**RUN, "seed": 3, "parts": {"workers": part(unharmed=50)}}})
+    assert "| workers | 50 | 0 | 50 | 0 |" in page.partition("## Lost workers")[2]
+    assert "seed 3" in page.partition("## Lost workers")[2]
 
 
 def test_the_page_in_the_docs_is_that_of_the_results(tmp_path):
