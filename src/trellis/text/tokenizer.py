@@ -119,13 +119,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_vocabulary(folder: Path) -> list[str]:
     """The tokens of a saved vocabulary in the order of their ids, of which none is missing."""
     path = tokenizer_file(folder)
-    try:
-        vocabulary = read_json(path)["model"]["vocab"]
-        tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-        sound = [vocabulary[token] for token in tokens] == list(range(len(tokens)))
-    except (KeyError, TypeError) as error:
-        raise TrellisError(f"{path} holds no word vocabulary; save the tokenizer again.") from error
-    if not sound:
+    model = read_json(path).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
+        raise TrellisError(f"{path} holds no word vocabulary; save the tokenizer again.")
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
         raise TrellisError(f"{path} skips or repeats an id; save the tokenizer again.")
     return tokens
 
