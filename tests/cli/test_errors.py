@@ -339,6 +339,16 @@ def test_no_memory_is_a_sentence(refused, model, monkeypatch):
     assert "not enough memory" in refused("sample", model)
 
 
+def test_a_memory_longer_than_the_text_or_its_windows_is_refused(refused, place):
+    vectors = [f"model.{part}=low_rank" for part in ("start", "transition", "emission")]
+    (place / "short.txt").write_text("a b\n")
+    memory = ("train", "short.txt", *vectors, "model.width=2", "model.states=3", "model.memory=3", "out=run")
+    assert "a memory of 3 words is longer than the text, 3 tokens" in refused(*memory)
+    assert "model.memory=3 is longer than windows of 3 can show" in refused(
+        *memory, "training.batching=windows", "training.length=3"
+    )
+
+
 @pytest.mark.parametrize("size", [2**40, 2**63 - 1])
 @pytest.mark.parametrize(("kind", "name"), [("hmm_rnn", "states"), ("lstm", "width"), ("feed_forward", "width")])
 def test_a_model_that_no_machine_can_hold_is_a_sentence(refused, kind, name, size):

@@ -85,6 +85,7 @@ def run(
     check_precision(asked.training.precision, where)
     _check_distillation(asked)
     _check_restarts(asked)
+    _check_memory(asked)
     resume = resume or restarted(asked.folder)
     asked, ours = _check_folder(asked, told, resume)
     world(where)  # before the slow work, so that a loss is noticed then too
@@ -185,6 +186,16 @@ def _check_restarts(config: RunConfig) -> None:
 
     if config.training.init == "restarts" and open_split(config.data, "valid") is None:
         raise TrellisError("training.init=restarts chooses by validation text: set data.valid, or init=random.")
+
+
+def _check_memory(config: RunConfig) -> None:
+    """Refuse, before any slow work, windows in which a memory of words is never full."""
+    memory, length = getattr(config.model, "memory", 0), config.training.length
+    if config.training.batching == "windows" and length is not None and 0 < memory >= length:
+        raise TrellisError(
+            f"model.memory={memory} is longer than windows of {length} can show: set training.length above it, or "
+            "training.batching=streams."
+        )
 
 
 def _check_folder(config: RunConfig, told: Mapping[str, Any], resume: bool) -> tuple[RunConfig, bool]:

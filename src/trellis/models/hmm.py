@@ -56,6 +56,11 @@ class HMM(Questions):
     ) -> Self:
         """A fresh model, its words in blocks as the configuration says; its network may lie in the data folder."""
         assert isinstance(config, HMMConfig)
+        if 0 < config.memory >= len(text.ids):
+            raise TrellisError(
+                f"a memory of {counted(config.memory, 'word')} is longer than the text, "
+                f"{counted(len(text.ids), 'token')}: set a smaller model.memory, or learn from more text."
+            )
         model = cls(placed(config, data_dir), seed, support_of(config, text, tokenizer, seed))
         model.config = replace(model.config, network=config.network)  # wherever it lay
         model.encoder.begin_with(torch.from_numpy(text.ids[: config.states].astype("int64")))
