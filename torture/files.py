@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from torture.damage import damage
@@ -35,7 +36,8 @@ def _damage(trial: Trial, *folders: str) -> None:
             path = trial.random.choice(files)
             said.append(f"{path.parent.relative_to(trial.folder)}: {damage(path, trial.random)}")
     for path, content in manifests.items():
-        if count > 1 and not path.exists() and path.parent.is_dir() and path.resolve() == path:  # not through a link
+        there = os.path.lexists(path) or not path.parent.is_dir() or os.path.realpath(path.parent) != str(path.parent)
+        if count > 1 and not there:  # nor behind a link
             path.write_bytes(content)
     trial.what = "; ".join(said)
 

@@ -19,7 +19,7 @@ BAD = {
     "nan": "exit 0 with answers that are no numbers",
     "crash": "ended by a signal that nobody sent",
     "traceback": "a Python traceback instead of a sentence",
-    "unexplained": "another exit code than 0, 2 or 3, or exit 2 without one sentence",
+    "unexplained": "another exit code than 0, 2 or 3, or exit 2 without one sentence; or the bench itself failed",
     "memory": "a damaged file that took memory for what it does not hold",
     "outside": "something outside of the command's folder was changed",
     "hang": "no end within the limit",

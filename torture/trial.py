@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -99,6 +100,8 @@ def attempt(part: Part, trial: Trial) -> Outcome:
         counts, why = Counter({ended: 1} if isinstance(ended, str) else ended), ""
     except HarmError as fell:
         counts, why = Counter(fell.before) + Counter([fell.kind]), fell.why
+    except Exception:  # of the bench: a fault that could not be made must not end the others
+        counts, why = Counter(["unexplained"]), f"the bench itself failed:\n{traceback.format_exc()}"
     worst = max(counts, key=KINDS.index)
     return Outcome(worst, trial.what, why, tuple(trial.commands), dict(counts))
 

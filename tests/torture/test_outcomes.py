@@ -172,7 +172,17 @@ def needs_what_is_lost(trial):
     return UNHARMED
 
 
-HARM = {"partial": leaves_a_partial, "outside": writes_outside, "nan": prints_nan, "lost": needs_what_is_lost}
+def is_wrong_itself(trial):
+    raise RuntimeError("a loop of links")
+
+
+HARM = {
+    "partial": leaves_a_partial,
+    "outside": writes_outside,
+    "nan": prints_nan,
+    "lost": needs_what_is_lost,
+    "unexplained": is_wrong_itself,
+}
 
 
 @pytest.mark.parametrize("kind", HARM)

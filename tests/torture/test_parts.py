@@ -174,6 +174,7 @@ def test_several_damages_leave_a_manifest_there_and_other_folders_alone(tmp_path
         for name, file in (("precious", "kept.txt"), ("model", "config.json"), ("model", "manifest.json")):
             (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / file).write_text('{"a": 1}')
+        (folder / "model" / "loop").symlink_to(folder / "model" / "loop")
         trial = SimpleNamespace(random=Random(seed), folder=folder, what="")
         _damage(trial, "model")
         assert [path.name for path in (folder / "precious").iterdir()] == ["kept.txt"]
