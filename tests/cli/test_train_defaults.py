@@ -35,6 +35,7 @@ def test_a_file_is_all_it_takes(capsys, novel, tmp_path):
     assert code == 0
     assert "(set what you like): model.states=" in err
     assert "training.epochs" not in err.split("chosen for")[1], "it was told"
+    assert "memory" not in err.split("chosen for")[1], "it has none"
     assert "validating on novel.txt, its end" in err
     assert "a unigram's" in out
     assert "(16 streams)" in out

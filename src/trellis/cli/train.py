@@ -235,7 +235,8 @@ def choices(asked: RunConfig, told: Mapping[str, Any], config: RunConfig) -> str
     from trellis.config import scalar
     from trellis.training.defaults import CHOSEN, model_for
 
-    shape = [name for name in model_for(1, 1, told, scalar=scalar(config)) if name not in told]
+    open_ = (name for name in model_for(1, 1, told, scalar=scalar(config)) if name not in told)
+    shape = [name for name in open_ if getattr(config.model, name)]  # no memory is nothing to speak of
     training = [name for name in CHOSEN if getattr(asked.training, name) is None]
     if config.training.method == "baum_welch":
         training = [name for name in training if name != "lr"]
