@@ -50,6 +50,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark, self.nodes = folder, uuid.uuid4().hex, list[subprocess.Popen[bytes]]()
+        self.late: subprocess.Popen[bytes] | None = None  # of a machine that came back
         folder.mkdir(parents=True)
 
     def start(self, *options: str, within: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
@@ -194,7 +195,7 @@ def _nodes_killed(
             if lost and fault == "returns":
                 nodes[which].wait()
                 run.nodes.remove(nodes[which])
-                _start_node(run, machines[which], host)
+                run.late = _start_node(run, machines[which], host)
             found = _judge(run, found, whole, machine_lost=lost, may_stop=fault in ("never returns", "store"))
             say(f"{fault} {which}: {found}")
     return found
@@ -209,13 +210,15 @@ def _judge(
     kills = said.count(f"(exitcode: {-signal.SIGKILL})") + machine_lost
     if ended and not kills:
         return found
-    codes = [node.returncode for node in run.nodes]
-    well = ended and not any(codes)
+    failed = [node for node in run.nodes if node.returncode]
+    too_late = ended and failed == [run.late]  # came back when the run had ended: nobody was there to meet
+    well = ended and (not failed or too_late)
     stopped = may_stop and ended and not well
     same = well and run.digest() == whole
     return found.plus(
         tried=1, kills=kills, same=same, different=well and not same, stopped=stopped, hung=not ended,
-        failed=ended and not well and not stopped, orphans=orphans, tracebacks=not may_stop and "Traceback" in said,
+        failed=ended and not well and not stopped, orphans=orphans,
+        tracebacks=not may_stop and not too_late and "Traceback" in said,
         told=LOST in said and (GOING_ON in said or stopped),
     )  # fmt: skip
 
