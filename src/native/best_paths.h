@@ -128,7 +128,7 @@ struct Climber {
     Real* score(int64_t t) const { return scores + t * ld; }
     bool counted(int64_t t) const { return t >= call.from[row] && t < call.to[row]; }
     void note(int64_t which, const Real* vector) const {
-        if (call.edge) std::memcpy(call.edge + (which * call.B + row) * S, vector, S * sizeof(Real));
+        if (call.edge) copy(call.edge + (which * call.B + row) * S, vector, S);
     }
     static Vector part(const Real* p, int64_t n) {  // what is past the end can be no path
         if (n >= W) return load(p);

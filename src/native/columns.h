@@ -22,7 +22,7 @@ struct Words {
           bias(own_scratch(BIAS, BLOCK)) {
         for (int64_t v = 0; v < count; ++v) {
             const int64_t word = call.which[first + v];
-            std::memcpy(rows + v * call.R, call.words + word * call.R, call.R * sizeof(float));
+            copy(rows + v * call.R, call.words + word * call.R, call.R);
             bias[v] = call.bias[word];
         }
     }
@@ -107,13 +107,13 @@ void columns_backward(const ColumnCall& call) {
             to_difference(call, g, words, grad_sum, logits, ld, asked);
             multiply<Float32>(logits, ld, words.count, along, R, K, by_words, ldc, false);
             for (int64_t v = 0; v < words.count; ++v)
-                std::memcpy(call.grad_words + call.which[first + v] * R, by_words + v * ldc, R * sizeof(float));
+                copy(call.grad_words + call.which[first + v] * R, by_words + v * ldc, R);
             turn_over(logits, ld, words.count, K, turned, BLOCK);
             const Panels own = straight<Float32>(words.rows, words.count, R, word_panels);
             multiply<Float32>(turned, BLOCK, K, own, R, words.count, by_states, ldc, true);
         }
         for (int64_t k = 0; k < K; ++k)
-            std::memcpy(call.grad_states + (g * K + k) * R, by_states + k * ldc, R * sizeof(float));
+            copy(call.grad_states + (g * K + k) * R, by_states + k * ldc, R);
     });
 }
 

@@ -103,7 +103,7 @@ struct Walkers {
             if (t && rows) move(call.belief + at(t - 1, 0) * S, rows, transition);
             for (int64_t b = 0; b < rows; ++b) weigh(t, b);
             for (int64_t b = going_on; b < rows; ++b)
-                std::memcpy(call.final + (first + b) * S, call.belief + at(t, b) * S, S * sizeof(Real));
+                copy(call.final + (first + b) * S, call.belief + at(t, b) * S, S);
             end(call.belief, t, rows);
             for (int64_t b = rows; b < count; ++b) call.scale[at(t, b)] = 1, call.log_prob[at(t, b)] = 0;
         }

@@ -166,7 +166,7 @@ void sweep(int64_t lists, int64_t rows, const float* other, int64_t others, int6
             const Panels its_panels = {panels.data + its_other * size, panels.ldb, panels.next};
             multiply<Kind>(difference, length, rows, its_panels, R, depth, sums, ldc, true);
         }
-        for (int64_t i = 0; i < rows; ++i) std::memcpy(grad + (list * rows + i) * R, sums + i * ldc, R * sizeof(float));
+        for (int64_t i = 0; i < rows; ++i) copy(grad + (list * rows + i) * R, sums + i * ldc, R);
     });
 }
 

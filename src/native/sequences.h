@@ -44,7 +44,7 @@ struct Group {
     const Real* likelihood(int64_t t, int64_t b) const { return call.likelihood + symbol(t, b) * S; }
     bool counted(int64_t t, int64_t b) const { return t >= call.from[first + b] && t < call.to[first + b]; }
     void note(int64_t which, int64_t b, const Real* vector) const {  // where rows overlap, they are compared
-        if (call.edge) std::memcpy(call.edge + (which * call.B + first + b) * S, vector, S * sizeof(Real));
+        if (call.edge) copy(call.edge + (which * call.B + first + b) * S, vector, S);
     }
 
     void weigh(int64_t t, int64_t b) const {
@@ -171,7 +171,7 @@ void expect_as(const SequenceCall<Real>& call) {
         for (int64_t i = 0; i < emissions; ++i) call.emission[i] += sums.emission[i];
         for (int64_t i = 0; i < size; ++i) counts[i] += sums.transition[i];
     }
-    for (int64_t i = 0; i < S; ++i) std::memcpy(call.crossed + i * S, counts + i * ld, S * sizeof(Real));
+    for (int64_t i = 0; i < S; ++i) copy(call.crossed + i * S, counts + i * ld, S);
 }
 
 void expect(const SequenceCall<float>& call) { expect_as(call); }

@@ -52,6 +52,12 @@ inline D splat(double x) { return x - D{}; }
 inline int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// A row; one of no numbers may have no address either.
+template <class Real>
+inline void copy(Real* to, const Real* from, int64_t n) {
+    if (n > 0) std::memcpy(to, from, n * sizeof(Real));
+}
+
 // The first n lanes, the others zero; and back.
 template <class Real>
 inline VectorOf<Real> load_part(const Real* p, int64_t n) {

@@ -133,7 +133,7 @@ struct TotalsBackward {
             multiply<Kind>(transposed, ldt, rows, mine, R, some, my_rows + g * group * ldc, ldc, true);
         }
         for (int64_t v = 0; v < some; ++v) {
-            std::memcpy(call.grad_columns + (first + v) * R, sums + v * ldc, R * sizeof(float));
+            copy(call.grad_columns + (first + v) * R, sums + v * ldc, R);
             if (!call.grad_bias) continue;
             float total = 0.0f;
             for (int i = 0; i < W; ++i) total += bias_sums[v * W + i];
