@@ -10,7 +10,17 @@ from trellis.ops.log_totals import log_totals, totals_backward, totals_forward
 from .measures import assert_near, drawn, in_threads, with_gradients
 
 # rows, columns, width
-SIZES = [(1, 1, 1), (5, 200, 7), (130, 97, 32), (33, 300, 64), (300, 64, 33), (70, 193, 40), (0, 5, 3), (3, 2100, 4)]
+SIZES = [
+    (1, 1, 1),
+    (5, 200, 7),
+    (130, 97, 32),
+    (33, 300, 64),
+    (300, 64, 33),
+    (70, 193, 40),
+    (0, 5, 3),
+    (4, 5, 0),
+    (3, 2100, 4),
+]
 
 
 def plain(rows: Tensor, columns: Tensor, bias: Tensor | None = None) -> Tensor:
