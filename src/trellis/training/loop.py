@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -50,6 +51,7 @@ from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, CompleteSettings, TrainingSettings
 
 DIVERGED = 100.0  # nats a token, of which no model that learns has as many: such steps leave what float32 can hold
+WORSE = 3.0  # times the nats of a uniform guess: who doubles at one update and has as many then will not learn either
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
@@ -336,8 +338,7 @@ class _Run:
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
             bar.advance(learnt.tokens * self.world.size, status=f"{named} {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
-        if nats > DIVERGED * everyones:
-            raise TrellisError(f"training has diverged, at {nats / everyones:.0f} nats a token: lower training.lr.")
+        self._check_diverged(nats / everyones)
         self.learner.update(everyones, self.schedule.at(self.place.update))
         seconds = time.monotonic() - began
         self.place = replace(
@@ -348,6 +349,13 @@ class _Run:
             seconds=self.place.seconds + seconds,
         )
         return nats / everyones, int(everyones), seconds, stopping > 0
+
+    def _check_diverged(self, loss: float) -> None:
+        """Refuse to go on from where no model comes back: rows walked again in log space would take hours."""
+        before = self.place.loss
+        jumped = before is not None and loss > max(2 * before, WORSE * math.log(self.text.meta.vocab_size))
+        if jumped or loss > DIVERGED:
+            raise TrellisError(f"training has diverged, at {loss:.0f} nats a token: lower training.lr.")
 
     def _enter_phase(self) -> None:
         """Tell the learner if the next update begins another phase."""
