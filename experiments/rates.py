@@ -67,15 +67,15 @@ def _tried(grid: Grid, place: Place) -> Measured:
 
 
 def _tried_around(recipe: Recipe, rate: float, place: Place) -> Measured:
-    """Whole runs at this rate and its halves and doubles, until the best lies between two that are worse.
+    """Whole runs at this rate and its doubles and halves, until the best lies between two that are worse.
 
-    The best of them is the recipe's own run.
+    Doubles come first: on less text too low a rate is often the best. The best of them is the recipe's own run.
     """
     valid: Measured = {}
     trying: float | None = rate
     while trying is not None:
         _measure(f"{recipe.name}-lr{trying:g}", recipe.config, trying, valid, place)
-        beside = (_rounded(_best(valid) / 2), _rounded(_best(valid) * 2))
+        beside = (_rounded(_best(valid) * 2), _rounded(_best(valid) / 2))
         trying = next((one for one in beside if one not in valid), None)
     for ending in ("", ".yaml"):
         found = place.runs / f"{recipe.name}-lr{_best(valid):g}{ending}"
