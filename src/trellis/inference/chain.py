@@ -152,6 +152,7 @@ class Chain(NamedTuple):
     log_first       log p(first state) of one row in float64, where float32 may not hold it; None: `log_first_BS` does
     scaled          what `scaled` makes of the columns, if that was made before
     ahead           what the columns of tokens were divided by for the steps after them; None: nothing
+    learning        whether tokens are learnt from, and what float64 cannot hold of the beliefs after them is let go
     """
 
     log_first_BS: Tensor
@@ -166,6 +167,7 @@ class Chain(NamedTuple):
     log_first: Callable[[int], Tensor] | None = None
     scaled: tuple[Tensor, Tensor] | None = None
     ahead: Ahead | None = None
+    learning: bool = False
 
     @classmethod
     def dense(

@@ -33,7 +33,8 @@ def lost_rows(
 ) -> list[int]:
     """The numbers of such rows, counted in the order of the walk, which is `order_B` of the chain's rows.
 
-    A belief that is carried on may be needed yet: that after the last token, or with `every_token` after any.
+    A belief that is carried on may be needed yet: that after the last token, or with `every_token` after any. Of a
+    chain that is learnt from, float64 holds what tokens need, and no more is asked of it.
     """
     settled = isinstance(transition, Dense)  # the next step too is by the same matrix
     steps = 1 if chain.ahead is None else 2  # factors of beliefs are sums over a matrix's rows, and differ as these do
@@ -43,6 +44,8 @@ def lost_rows(
     low_TB = (belief_TBS.amin(-1).mul_(scale_TB) < limits.lowest_belief) | (scale_TB < limits.underflow)
     inside_TB = torch.arange(low_TB.shape[1], device=low_TB.device) < _column(running, low_TB)
     low_TB &= inside_TB
+    if chain.learning and scale_TB.dtype == torch.float64:
+        low_TB &= _needed(scale_TB, inside_TB, transition.states)
     rows_N = low_TB.any(0).nonzero().flatten()
     if len(rows_N) == 0:
         return []
@@ -62,6 +65,19 @@ def lost_rows(
     )  # fmt: skip
     lost: list[int] = rows_N[lost_N].cpu().tolist()
     return lost
+
+
+def _needed(scale_TB: Tensor, inside_TB: Tensor, states: int) -> Tensor:
+    """At which tokens what is lost could make a difference to the probability of any later one, T×B.
+
+    Scaled likelihoods are at most one. So what S states with beliefs below the least, ε, lead to is at most T S ε by
+    the end of a row, and what the others lead to is the product of all scales from there on.
+    """
+    limits = walks.limits(scale_TB.dtype)
+    log_scale_TB = torch.where(inside_TB, scale_TB.clamp_min(limits.underflow).log(), 0.0)
+    log_rest_TB = log_scale_TB.flip(0).cumsum(0).flip(0)
+    least = math.log(limits.lowest_belief) + math.log(states * max(1, len(scale_TB))) + MARGIN
+    return (log_rest_TB < least) | (scale_TB < limits.underflow)
 
 
 def _column(running: list[int], like: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ def chain_of(model: Distributions, asked: Asked) -> Chain:
     """The chain of a batch."""
     asked = asked.ready(model)
     if model.memory is None:
-        return plain_chain(model, asked)
+        return plain_chain(model, asked)._replace(learning=model.training)
     if model.support is None:
         return remembering_chain(model, asked)
     return remembering_block_chain(model, model.support, asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 import threading
@@ -51,7 +50,7 @@ from trellis.training.schedules import Schedule
 from trellis.training.settings import RESTARTS, CompleteSettings, TrainingSettings
 
 DIVERGED = 100.0  # nats a token, of which no model that learns has as many: such steps leave what float32 can hold
-WORSE = 3.0  # times the nats of a uniform guess: who doubles at one update and has as many then will not learn either
+LEAP = 20.0  # nats a token: who doubles at one update and has as many then will not learn either
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the run did as it was asked
@@ -353,8 +352,8 @@ class _Run:
     def _check_diverged(self, loss: float) -> None:
         """Refuse to go on from where no model comes back: rows walked again in log space would take hours."""
         before = self.place.loss
-        jumped = before is not None and loss > max(2 * before, WORSE * math.log(self.text.meta.vocab_size))
-        if jumped or loss > DIVERGED:
+        leapt = before is not None and loss > max(2 * before, LEAP)
+        if leapt or loss > DIVERGED:
             raise TrellisError(f"training has diverged, at {loss:.0f} nats a token: lower training.lr.")
 
     def _enter_phase(self) -> None:
