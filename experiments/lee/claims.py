@@ -81,10 +81,10 @@ def _emissions(results: Results) -> list[Finding]:
 def _returns(results: Results) -> list[Finding]:
     """More than 2^22 parameters gain nothing, fewer lose."""
     found = []
-    for one in ARCHITECTURES.values():
-        row = "lee.figure2", f"{one}, 2^22"
-        found += [below(results, row, ("lee.figure2", f"{one}, 2^{fewer}")) for fewer in powers(results.budget)[:1]]
-        found.append(gains_little(results, row, ("lee.figure2", f"{one}, 2^{powers(results.budget)[-1]}")))
+    for shape, one in ARCHITECTURES.items():
+        row, (fewest, *_, most) = ("lee.figure2", f"{one}, 2^22"), powers(results.budget, shape)
+        found.append(below(results, row, ("lee.figure2", f"{one}, 2^{fewest}")))
+        found.append(gains_little(results, row, ("lee.figure2", f"{one}, 2^{most}")))
     return found
 
 

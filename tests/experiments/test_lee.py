@@ -1,5 +1,7 @@
 """The study's recipes are what the paper's tables say, and its verdicts follow the figures."""
 
+import dataclasses
+
 import pytest
 import yaml
 
@@ -10,8 +12,10 @@ from experiments.lee.page import TITLES, page
 from experiments.recipes import HERE
 from experiments.recipes import studies as every_study
 from experiments.results import Results
+from trellis.models.budgets import parameters_of, within_budget
 
 PUBLISHED = yaml.safe_load((HERE / "published.yaml").read_text(encoding="utf-8"))
+LLAMA = 32_000  # words of its vocabulary
 TABLES = ("lee.table1", "lee.table2", "lee.table3", "lee.table4")
 
 
@@ -54,6 +58,17 @@ def test_the_laptops_budget_differs_in_text_and_the_first_vectors_alone():
             assert ours.name == theirs.name
             assert ours.config.training == theirs.config.training
             assert ours.config.data.max_tokens == TOKENS["laptop"]
+
+
+@pytest.mark.parametrize("budget", ["laptop", "paper"])
+@pytest.mark.parametrize("study", ["lee.figure2", "lee.figure11", "lee.figure12"])
+def test_every_number_of_parameters_is_enough_for_a_network_of_its_kind(study, budget):
+    for label, recipe in rows(study, budget).items():
+        if label == "HMM":
+            continue
+        model = dataclasses.replace(recipe.config.model, vocab_size=LLAMA)
+        power, found = int(label.rpartition("^")[2]), within_budget(model, 1, model.states)
+        assert 2 ** (power - 1) < parameters_of(found, 1, model.states) <= 2**power
 
 
 def test_a_rate_is_searched_once_for_a_kind_of_parameters_on_less_text():
