@@ -189,12 +189,17 @@ def _said(model: dict[str, Any]) -> list[str]:
         if name == "parameters":
             found.append(str(value).replace("^", "-"))
         elif name == "network":
-            found.append(str(value).replace("random:", "random-").split("/")[0])
+            found.append(_folder(str(value)))
         elif name in ("layers", "skip", "dropout"):
             found.append(f"{name}-{value}")
         elif value:
             found.append(words[name])
     return found
+
+
+def _folder(said: str) -> str:
+    """A language model's folder, or that shape with random weights, in the name of a run."""
+    return said.replace("random:", "random-").replace("teachers/", "").removesuffix("/best")
 
 
 def _short(tokens: int) -> str:
@@ -205,7 +210,7 @@ def _taught(budget: Budget, distill: DistillSettings | None) -> list[str]:
     """How a run was distilled, in its name."""
     if distill is None:
         return []
-    teacher = str(distill.teacher).replace("random:", "random-").replace("teachers/", "").removesuffix("/best")
+    teacher = _folder(str(distill.teacher))
     own = [] if distill.tokens == LABELLED[budget] else [_short(distill.tokens)]
     chosen = [name for name in ("counts", "centroids", "head", "frozen") if getattr(distill, name)]
     return [f"from-{teacher}", *own, *([] if distill.pca is None else [f"pca{distill.pca}"]), *chosen]

@@ -24,7 +24,7 @@ LEARNT = {"start": "low_rank", "emission": "low_rank", "bias": True, "width": 16
 
 def test_every_recorded_run_of_a_study_is_still_its_point(tmp_path):
     place = default_place("laptop", tmp_path)
-    recipes = [recipe for one in studies().values() for recipe in one("laptop")]
+    recipes = [recipe for one in studies().values() for run in one("laptop") for recipe in (run, *run.needs)]
     recorded = {path.stem for path in RECORDED if path.parent.name == "laptop"}
     assert len(recorded) >= 25
     for name in recorded:

@@ -62,14 +62,14 @@ def test_a_row_with_a_pretrained_network_is_tested_too(runs):
         assert protocol == "windows"
         assert 1 < found["evaluation"][split]["windows"]["perplexity"] < 300
     searched = (runs / "rates.yaml").read_text()
-    assert "smoke-openmix-pretrained-teachers:" in searched
+    assert "smoke-openmix-pretrained-stories15M:" in searched
 
 
 @pytest.mark.slow
 def test_status_knows_them(runs):
     said, code = give(*COMMANDS[2], "--runs", runs)
     assert code == 0
-    assert re.search(r"smoke-openmix-pretrained-teachers-from-stories15M-512-s42 +recorded", said)
+    assert re.search(r"smoke-openmix-pretrained-stories15M-from-stories15M-512-s42 +recorded", said)
     assert "missing" in said
 
 
