@@ -310,6 +310,19 @@ def test_an_impossible_token_and_a_diverged_model_are_said_clearly(learner):
         learner(model, CompleteSettings()).learn(a_batch(), None)
 
 
+def test_a_batch_that_costs_too_much_has_no_gradient():
+    model, batch = model_of(), a_batch()
+    learner = GradientLearner(model, CompleteSettings())
+    cost = learner.learn(batch, None).nats / batch.tokens
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    learner.bearable = cost * 0.99
+    with pytest.raises(TrellisError, match=r"training has diverged, at \d+ nats a token: lower training.lr"):
+        learner.learn(batch, None)
+    assert all(torch.equal(a, b.grad) for a, b in zip(before, model.parameters(), strict=True))
+    learner.bearable = cost * 1.01
+    assert learner.learn(batch, None).nats / batch.tokens == cost
+
+
 def test_a_diverged_gradient_never_reaches_the_parameters():
     model = model_of()
     learner = GradientLearner(model, CompleteSettings())

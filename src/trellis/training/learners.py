@@ -43,6 +43,7 @@ class Learner:
     """
 
     rate = 0.0  # the highest learning rate, or step size
+    bearable = math.inf  # nats a token; a batch that costs more has diverged, and there is no need of its gradient
 
     def enter(self, phase: Phase, frozen: Sequence[nn.Parameter] = ()) -> None:
         """Learn as this phase says from here on; these parameters stay as they are meanwhile."""
@@ -111,11 +112,17 @@ class GradientLearner(Learner):
         """Add the gradient of the batch's total, up to the constant that `update` takes out."""
         with products_in(self.settings.precision, self.model.device):
             log_prob_BT, state = self.objective(self.model, batch, state)
+            check_possible(log_prob_BT)
             nats = -widened(log_prob_BT).sum()
+            self._check_bearable(float(nats.detach()), batch.tokens)
             # Divided by what the tokens of an update usually are: near its final size, it stays within its precision.
             (nats / self.usual_tokens).backward()
-        check_possible(log_prob_BT)
         return Learnt(float(nats.detach()), batch.tokens, state.detach())
+
+    def _check_bearable(self, nats: float, tokens: int) -> None:
+        """Refuse to go on from where no model comes back: the gradient may be of rows in log space, and take hours."""
+        if nats > self.bearable * tokens:
+            raise TrellisError(f"training has diverged, at {nats / tokens:.0f} nats a token: lower training.lr.")
 
     def update(self, tokens: float, multiplier: float) -> None:
         """Sum gradients over processes, make them means, clip, and take a step."""

@@ -326,6 +326,8 @@ class _Run:
         began, nats, tokens = time.monotonic(), 0.0, 0
         self.model.train()
         self._enter_phase()
+        before = self.place.loss
+        self.learner.bearable = DIVERGED if before is None else min(DIVERGED, max(2 * before, LEAP))
         named = {None: "perplexity", True: "joint perplexity", False: "marginal perplexity"}[self._joint]
         for number in range(self.place.step, self.place.step + self.per_update):
             batch = next(batches)
@@ -337,7 +339,6 @@ class _Run:
             nats, tokens, self.state = nats + learnt.nats, tokens + learnt.tokens, learnt.state
             bar.advance(learnt.tokens * self.world.size, status=f"{named} {perplexity_of(nats / tokens):.1f}")
         nats, everyones, stopping = self.world.sum(nats, tokens, len(stop))
-        self._check_diverged(nats / everyones)
         self.learner.update(everyones, self.schedule.at(self.place.update))
         seconds = time.monotonic() - began
         self.place = replace(
@@ -348,13 +349,6 @@ class _Run:
             seconds=self.place.seconds + seconds,
         )
         return nats / everyones, int(everyones), seconds, stopping > 0
-
-    def _check_diverged(self, loss: float) -> None:
-        """Refuse to go on from where no model comes back: rows walked again in log space would take hours."""
-        before = self.place.loss
-        leapt = before is not None and loss > max(2 * before, LEAP)
-        if leapt or loss > DIVERGED:
-            raise TrellisError(f"training has diverged, at {loss:.0f} nats a token: lower training.lr.")
 
     def _enter_phase(self) -> None:
         """Tell the learner if the next update begins another phase."""
