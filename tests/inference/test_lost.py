@@ -70,3 +70,33 @@ def test_what_is_learnt_is_the_same_as_in_log_space(scale, seed):
     assert_close(log_probs[0].double(), log_probs[1], rtol=1e-5, atol=1e-5 + 3e-6 * scale)
     for ours, exact in gradients:
         assert_close(ours.double(), exact, rtol=1e-2, atol=1e-3 * (1.0 + math.sqrt(scale)))
+
+
+def unexpected_chain(better, *, dtype):
+    """One row of 40 tokens, of 20 nats each in state 0, where it begins; the other two explain them `better`.
+
+    That is on average: each of these explains every other token best of all. They are reached with exp(−800) alone, so that all that is
+    lost would have led to about exp(40 · better − 800) of the rest.
+    """
+    time = 40
+    log_transition_SS = torch.full((STATES, STATES), -800.0, dtype=dtype).fill_diagonal_(0.0)
+    log_emission_BTS = torch.zeros(1, time, STATES, dtype=dtype)
+    log_emission_BTS[..., 0] = -20.0
+    log_emission_BTS[:, ::2, 1] = log_emission_BTS[:, 1::2, 2] = 2 * better - 40.0
+    log_start_S = torch.tensor([0.0, -900.0, -900.0], dtype=dtype)
+    problem = log_start_S.double(), log_transition_SS.double(), log_emission_BTS[0].double()
+    tensors = [tensor.requires_grad_() for tensor in (log_start_S, log_transition_SS, log_emission_BTS)]
+    return Chain.dense(*tensors)._replace(learning=True), tensors, problem
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("better", "rescued"), [(0.0, False), (10.0, False), (19.9, True)])
+def test_an_improbable_row_is_not_one_that_needs_what_it_lost(better, rescued, dtype):
+    chain, tensors, problem = unexpected_chain(better, dtype=dtype)
+    with torch.no_grad():
+        done = walk(chain, *chain.columns())
+    assert bool(done.rescued) is rescued
+    expected = reference.filter(*problem).log_prob_T
+    assert_close(done.log_prob_TB[:, 0].double(), expected, rtol=1e-6, atol=1e-6)
+    score(chain)[0].sum().backward()
+    assert_close(tensors[2].grad[0].double(), reference.smooth(*problem), rtol=1e-5, atol=1e-6)

@@ -40,10 +40,8 @@ def lost_rows(
     steps = 1 if chain.ahead is None else 2  # factors of beliefs are sums over a matrix's rows, and differ as these do
     if settled and bool(_outweighed(transition, scale_TB, steps).all()):
         return []
-    limits = walks.limits(scale_TB.dtype)
-    low_TB = (belief_TBS.amin(-1).mul_(scale_TB) < limits.lowest_belief) | (scale_TB < limits.underflow)
-    inside_TB = torch.arange(low_TB.shape[1], device=low_TB.device) < _column(running, low_TB)
-    low_TB &= inside_TB
+    inside_TB = _inside(scale_TB, running)
+    low_TB = _low(belief_TBS, scale_TB) & inside_TB
     if chain.learning and scale_TB.dtype == torch.float64:
         low_TB &= _needed(scale_TB, inside_TB, transition.states)
     rows_N = low_TB.any(0).nonzero().flatten()
@@ -58,7 +56,7 @@ def lost_rows(
     if len(rows_N) == 0:
         return []
     callers_N = rows_N if order_B is None else order_B[rows_N]
-    running = [int((rows_N < count).sum()) for count in running]
+    running = among(rows_N, running)
     lost_N = _lost(
         chain.exact_first(callers_N) > -torch.inf, transition.sorted(rows_N), log_columns_NS, index_TB[:, rows_N],
         running, belief_TBS[:, rows_N], scale_TB[:, rows_N],
@@ -67,8 +65,33 @@ def lost_rows(
     return lost
 
 
+def among(rows_N: Tensor, running: list[int]) -> list[int]:
+    """How many of these rows still run at each step."""
+    return [int((rows_N < count).sum()) for count in running]
+
+
+def needing(belief_TNS: Tensor, scale_TN: Tensor, message_TNS: Tensor, running: list[int]) -> Tensor:
+    """Which rows, walked in float64, lost at some token what this or a later one may need, N.
+
+    What is lost at a token, before it is divided by the scale c, is at most S ε, and leads to at most c⁻¹ times the
+    largest message that comes back from the next token, where what is left leads to one.
+    """
+    limits = walks.limits(scale_TN.dtype)
+    after_TN = torch.cat([message_TNS.amax(-1)[1:], torch.zeros_like(scale_TN[:1])]).clamp_min(1.0)
+    log_share_TN = after_TN.log() - scale_TN.clamp_min(limits.underflow).log()
+    least = -math.log(limits.lowest_belief) - math.log(belief_TNS.shape[-1] * max(1, len(scale_TN))) - MARGIN
+    low_TN = _low(belief_TNS, scale_TN) & _inside(scale_TN, running)
+    return (low_TN & ((log_share_TN > least) | (scale_TN < limits.underflow))).any(0)
+
+
+def _low(belief_TBS: Tensor, scale_TB: Tensor) -> Tensor:
+    """At which tokens a belief is so small that it may have lost digits, T×B."""
+    limits = walks.limits(scale_TB.dtype)
+    return (belief_TBS.amin(-1).mul_(scale_TB) < limits.lowest_belief) | (scale_TB < limits.underflow)
+
+
 def _needed(scale_TB: Tensor, inside_TB: Tensor, states: int) -> Tensor:
-    """At which tokens what is lost could make a difference to the probability of any later one, T×B.
+    """At which tokens what is lost could make a difference to the probability of any later one, T×B, in haste.
 
     Scaled likelihoods are at most one. So what S states with beliefs below the least, ε, lead to is at most T S ε by
     the end of a row, and what the others lead to is the product of all scales from there on.
@@ -80,8 +103,10 @@ def _needed(scale_TB: Tensor, inside_TB: Tensor, states: int) -> Tensor:
     return (log_rest_TB < least) | (scale_TB < limits.underflow)
 
 
-def _column(running: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(running, dtype=torch.int64, device=like.device)[:, None]
+def _inside(scale_TB: Tensor, running: list[int]) -> Tensor:
+    """Which places are tokens of rows, T×B."""
+    running_T1 = torch.tensor(running, dtype=torch.int64, device=scale_TB.device)[:, None]
+    return torch.arange(scale_TB.shape[1], device=scale_TB.device) < running_T1
 
 
 def _outweighed(transition: Transition, scale_TN: Tensor, steps: int) -> Tensor:

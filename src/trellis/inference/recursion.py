@@ -17,7 +17,7 @@ from torch import Tensor
 from trellis.errors import TrellisError
 from trellis.inference import log_space
 from trellis.inference.chain import Chain, check_lengths, scaled, to_carry
-from trellis.inference.lost import lost_rows
+from trellis.inference.lost import among, lost_rows, needing
 from trellis.inference.transitions import Dense, Transition
 from trellis.ops import walks
 from trellis.ops.precision import widened
@@ -146,10 +146,24 @@ def _matrix(transition: Transition) -> Tensor | None:
 
 def _lost(chain: Chain, log_columns_NS: Tensor, done: Walk, every_token: bool) -> list[int]:
     """The rows that must be done again in wider numbers, or in log space."""
-    return lost_rows(
+    lost = lost_rows(
         chain, done.transition, done.rows.order, log_columns_NS, done.evidence.index_TB, done.rows.running,
         done.belief_TBS, done.scale_TB, every_token,
     )  # fmt: skip
+    return _needing(done, lost) if lost and chain.learning and done.scale_TB.dtype == torch.float64 else lost
+
+
+def _needing(done: Walk, lost: list[int]) -> list[int]:
+    """Of these rows those in which a token may need what was lost, by the messages that would come back to it."""
+    rows_N = torch.tensor(lost, device=done.scale_TB.device)
+    transition, running = done.transition.sorted(rows_N), among(rows_N, done.rows.running)
+    belief_TNS, scale_TN = done.belief_TBS[:, rows_N], done.scale_TB[:, rows_N]
+    _, message_TNS = walks.walk_back(
+        transition, _matrix(transition), done.evidence.likelihood_NS, done.evidence.index_TB[:, rows_N].contiguous(),
+        running, belief_TNS, scale_TN, torch.ones_like(scale_TN), torch.zeros_like(done.final_BS[rows_N]),
+    )  # fmt: skip
+    found: list[int] = rows_N[needing(belief_TNS, scale_TN, message_TNS, running)].cpu().tolist()
+    return found
 
 
 def _again(chain: Chain, log_columns_NS: Tensor, done: Walk, lost: list[int]) -> Again | None:
@@ -158,7 +172,7 @@ def _again(chain: Chain, log_columns_NS: Tensor, done: Walk, lost: list[int]) ->
         return None
     rows_N = torch.tensor(lost, device=done.first_BS.device)
     callers_N = rows_N if done.rows.order is None else done.rows.order[rows_N]
-    rows = Rows(callers_N, [int((rows_N < count).sum()) for count in done.rows.running])
+    rows = Rows(callers_N, among(rows_N, done.rows.running))
     words_M, index_TN = done.evidence.index_TB[:, rows_N].unique(return_inverse=True)
     log_columns_MS = widened(log_columns_NS[words_M])
     evidence = Evidence(*scaled(log_columns_MS), index_TN.contiguous())
