@@ -55,10 +55,15 @@ class Shape:
     parts: dict[str, Any] = field(default_factory=dict)
     searched: str | None = None  # by default its own
     states: int = STATES  # at which the rate is searched
+    decay: float | None = None  # of weights; by default the paper's
 
 
 SHAPES = {
     "scalar": Shape("HMM"),
+    "scalar-undecayed": Shape("HMM", decay=0.0),
+    "low-rank-a-undecayed": Shape("a", {"transition": "low_rank", "width": WIDTH}, decay=0.0),
+    "low-rank-b-undecayed": Shape("b", {"emission": "low_rank", "width": WIDTH}, decay=0.0),
+    "linear-split-undecayed": Shape("split H", LINEAR, decay=0.0),
     "low-rank-a": Shape("a", {"transition": "low_rank", "width": WIDTH}),
     "low-rank-a-start": Shape("a, π", {"start": "low_rank", "transition": "low_rank", "width": WIDTH}, "low-rank-a"),
     "low-rank-b": Shape("b", {"emission": "low_rank", "width": WIDTH}),
@@ -159,6 +164,8 @@ def _config(budget: Budget, shape: str, states: int, tokens: int | None, changes
     corpus = "slimpajama" if budget == "paper" else "openmix"
     data = dataclasses.replace(config.data, corpus=corpus, max_tokens=tokens)
     training = dataclasses.replace(config.training, clip=1.0, validations=1, keep=1, precision="bf16")
+    if SHAPES[shape].decay is not None:
+        training = dataclasses.replace(training, weight_decay=SHAPES[shape].decay)
     if budget == "smoke":
         training = dataclasses.replace(training, batch_size=8, length=8, precision="float32", checkpoint_every=20)
     return RunConfig(data, HMMConfig(ANY_VOCABULARY, states, **parts), training)

@@ -214,11 +214,29 @@ def figure12(budget: Budget) -> list[Recipe]:
 
 
 def full(budget: Budget) -> list[Recipe]:
-    """All of the text: the baseline at the rate searched on less of it and at the paper's, and the best recipe."""
+    """All of the text: the baseline at the rate searched on less of it, at the paper's, and without weight decay; and
+    the best recipe.
+    """
     return [
         learn(budget, "HMM", "scalar", tokens=None),
         learn(budget, "HMM, rate 0.4", "scalar", tokens=None, lr=0.4),
+        learn(budget, "HMM, no weight decay", "scalar-undecayed", tokens=None),
         learn(budget, "best", "linear-split", tokens=None, teacher=TEACHER),
+    ]
+
+
+def decay(budget: Budget) -> list[Recipe]:
+    """Beyond the paper: the scalar HMM and its factored kin without weight decay, at rates of their own."""
+    return [
+        *_seeds("HMM", budget, "scalar"),
+        *_seeds("HMM, no decay", budget, "scalar-undecayed"),
+        learn(budget, "HMM + LVD", "scalar", teacher=TEACHER),
+        learn(budget, "HMM + LVD, no decay", "scalar-undecayed", teacher=TEACHER),
+        *(
+            learn(budget, f"{SHAPES[shape].label}{said}", f"{shape}{kind}")
+            for shape in ("low-rank-a", "low-rank-b", "linear-split")
+            for said, kind in (("", ""), (", no decay", "-undecayed"))
+        ),
     ]
 
 
@@ -242,5 +260,5 @@ def blocked(budget: Budget) -> list[Recipe]:
 
 STUDIES: tuple[Study, ...] = (
     table1, table2, table3, table4, figure1, figure2, figure3, figure4, figure5, figure6, figure7, figure8, figure11,
-    figure12, full, blocked,
+    figure12, full, decay, blocked,
 )  # fmt: skip

@@ -78,7 +78,7 @@ def test_a_rate_is_searched_once_for_a_kind_of_parameters_on_less_text():
             if recipe.grid:
                 searched.setdefault(recipe.grid.name, recipe.grid)
                 assert searched[recipe.grid.name] == recipe.grid
-    assert len(searched) == 14
+    assert len(searched) == 18
     for grid in searched.values():
         assert grid.rates == (4e-1, 4e-2, 4e-3, 4e-4)
         assert grid.config.data.max_tokens < grid.around.config.data.max_tokens == TOKENS["laptop"]
