@@ -75,8 +75,8 @@ def test_what_is_learnt_is_the_same_as_in_log_space(scale, seed):
 def unexpected_chain(better, *, dtype):
     """One row of 40 tokens, of 20 nats each in state 0, where it begins; the other two explain them `better`.
 
-    That is on average: each of these explains every other token best of all. They are reached with exp(−800) alone, so that all that is
-    lost would have led to about exp(40 · better − 800) of the rest.
+    That is on average: each of these explains every other token best of all. They are reached with exp(−800) alone, so
+    that all that is lost would have led to about exp(40 · better − 800) of the rest.
     """
     time = 40
     log_transition_SS = torch.full((STATES, STATES), -800.0, dtype=dtype).fill_diagonal_(0.0)
