@@ -27,7 +27,9 @@ def settled(recipe: Recipe, place: Place) -> Recipe:
     if recipe.grid is None:
         return recipe
     found = _read(place.rates).get(place.budget, {}).get(recipe.grid.name)
-    return recipe if found is None else dataclasses.replace(recipe, config=with_rate(recipe.config, found["rate"]))
+    if found is None:
+        return recipe
+    return dataclasses.replace(recipe, config=with_rate(recipe.config, _rounded(found["rate"] * recipe.share)))
 
 
 def unsearched(recipe: Recipe, place: Place) -> bool:

@@ -35,6 +35,7 @@ class Recipe:
     label: str  # the row it stands for, as the table's published rows are labelled
     config: RunConfig
     grid: Grid | None = None  # where its learning rate comes from, if it was searched
+    share: float = 1.0  # of that rate
     needs: tuple[Recipe, ...] = ()  # runs whose models this one reads: teachers and checkpoints
 
 

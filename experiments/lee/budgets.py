@@ -121,13 +121,14 @@ def learn(
     teacher: str | None = None,
     distill: DistillSettings | None = None,
     lr: float | None = None,
+    share: float = 1.0,
     needs: tuple[Recipe, ...] = (),
     **model: Any,
 ) -> Recipe:
     """A run of an HMM of some shape, by a name that says what is particular about it.
 
     It begins with the labels of a `teacher`, or as `distill` says in full. `tokens` to learn from are the budget's
-    unless given; None is all of the text. `lr` is searched unless given.
+    unless given; None is all of the text. `lr` is searched unless given, and a `share` of what was found is taken.
     """
     config = _config(budget, shape, states, TOKENS[budget] if tokens == -1 else tokens, model)
     distill = distilled(budget, teacher) if teacher else distill
@@ -138,7 +139,7 @@ def learn(
     if lr is not None:
         training = dataclasses.replace(training, lr=lr)
         return Recipe(name, label, dataclasses.replace(config, training=training), needs=needs)
-    return Recipe(name, label, config, _grid(budget, shape, model), needs)
+    return Recipe(name, label, config, _grid(budget, shape, model), share, needs)
 
 
 @functools.cache

@@ -34,6 +34,10 @@ TITLES = {
     "lee.blocked": "Beyond the paper: distillation and encoders on blocked models",
 }
 ABOUT = {
+    "lee.figure2": """Rates were searched with about 2^22 parameters. At 2^23 they are half as high and at 2^24 a
+quarter, as the networks are about twice and four times as wide: at the same rate two of the widest did not learn
+([the notebook](notebook.md)).
+""",
     "lee.decay": """AdamW takes away the rate times the weight decay of every number at every update, whether or not a
 batch says anything about it. With the paper's decay, 0.1, and its rate for the scalar HMM, 0.4, that is 4 % an update:
 a logit is halved every 17. Rates without decay were searched anew; a is the factored transition, b the factored

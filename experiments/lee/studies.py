@@ -120,11 +120,22 @@ def powers(budget: Budget, shape: str) -> tuple[int, ...]:
 
 
 def figure2(budget: Budget, states: int = 512) -> list[Recipe]:
-    """Networks of all four kinds by their number of parameters."""
+    """Networks of all four kinds by their number of parameters.
+
+    Rates are searched at 2^22. Beyond that the width is in proportion to the parameters, and the rate in inverse
+    proportion to the width, but for the paper, which has one rate a kind.
+    """
     return [
         *([] if states != 512 else [learn(budget, "HMM", "scalar")]),
         *(
-            learn(budget, f"{label}, 2^{exponent}", shape, states=states, parameters=f"2^{exponent}")
+            learn(
+                budget,
+                f"{label}, 2^{exponent}",
+                shape,
+                states=states,
+                share=1.0 if budget == "paper" else min(1.0, 2.0 ** (22 - exponent)),
+                parameters=f"2^{exponent}",
+            )
             for shape, label in ARCHITECTURES.items()
             for exponent in powers(budget, shape)
         ),

@@ -71,6 +71,13 @@ def test_every_number_of_parameters_is_enough_for_a_network_of_its_kind(study, b
         assert 2 ** (power - 1) < parameters_of(found, 1, model.states) <= 2**power
 
 
+def test_wide_networks_have_lower_rates_but_for_the_papers():
+    assert {recipe.share for recipe in studies.figure2("paper")} == {1.0}
+    found = rows("lee.figure2", "laptop")
+    shares = {power: found[f"MLP ι, 2^{power}"].share for power in range(20, 25)}
+    assert shares == {20: 1.0, 21: 1.0, 22: 1.0, 23: 0.5, 24: 0.25}
+
+
 def test_a_rate_is_searched_once_for_a_kind_of_parameters_on_less_text():
     searched = {}
     for study in every_study():

@@ -84,6 +84,13 @@ def test_a_search_of_which_every_run_fails_is_a_failure(place, tried):
     assert not place.rates.exists()
 
 
+def test_a_recipe_takes_its_share_of_the_rate_that_was_found(place, tried):
+    recipe = Recipe("half", "a row", grid().config, grid(0.3, 0.03), share=0.5)
+    assert rates.settled(recipe, place) is recipe  # nothing was found yet
+    rates.search(recipe.grid, place)
+    assert rates.settled(recipe, place).config.training.lr == 0.15
+
+
 def test_searches_of_others_stay(place, tried):
     place.rates.write_text("laptop:\n  other: {rate: 1.0}\nsmoke:\n  some: {rate: 2.0}\n")
     rates.search(grid(0.4, 0.04), place)
