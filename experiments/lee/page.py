@@ -42,7 +42,7 @@ quarter, as the networks are about twice and four times as wide: at the same rat
 batch says anything about it. With the paper's decay, 0.1, and its rate for the scalar HMM, 0.4, that is 4 % an update:
 a logit is halved every 17. Rates without decay were searched anew; a is the factored transition, b the factored
 emission.
-"""
+""",
 }
 HEAD = f"""# Reparameterisation and initialisation
 
