@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments import costs
 from experiments.chiu import point, power
 from experiments.lee.budgets import SEEDS, STATES, TEACHER, TOKENS, learn
-from experiments.lee.figures import draw
 from experiments.recipes import Budget, Recipe, Study
 from experiments.results import Results
 from experiments.rows import with_seeds
@@ -78,6 +76,9 @@ STUDIES: tuple[Study, ...] = (words, states, full, ptb)
 
 def page(budgets: dict[Budget, Results], path: Path) -> Path:
     """Write the page, and its figures into a folder of its name beside it."""
+    from experiments import costs  # draws, as the next does: runs need no matplotlib
+    from experiments.lee.figures import draw
+
     lines = [HEAD]
     for study, title in TITLES.items():
         lines.append(f"## {title}\n")

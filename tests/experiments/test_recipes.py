@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
 
 import pytest
 
 from experiments import chiu
 from experiments.budgets import CONFIGS, SWEEP_EPOCHS
-from experiments.recipes import BUDGETS, budget_of, settings_of, studies, study, unlike, with_rate
+from experiments.recipes import BUDGETS, HERE, budget_of, settings_of, studies, study, unlike, with_rate
 from experiments.record import count
 from experiments.seeds import chosen
 from trellis import TrellisError
@@ -20,6 +22,15 @@ SMOKE_WORDS = 37
 
 def recipes(budget):
     return [recipe for one in studies().values() for recipe in one(budget)]
+
+
+def test_runs_need_no_matplotlib():
+    said = """import sys; sys.modules["matplotlib"] = None
+import experiments.__main__
+from experiments.recipes import studies
+assert len([recipe for one in studies().values() for recipe in one("smoke")]) > 100"""
+    told = subprocess.run([sys.executable, "-c", said], cwd=HERE.parent, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
