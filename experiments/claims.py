@@ -19,6 +19,7 @@ class Finding:
 
     text: str  # with the numbers
     holds: bool | None  # None: a run is missing
+    close: bool = False  # by no more than seeds differ: it speaks neither for the claim nor against it
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,14 @@ class Claim:
         said = "; ".join(finding.text for finding in known)
         if not known:
             return "not measured yet", said
-        if not all(finding.holds for finding in known):
+        told = [finding for finding in known if not finding.close]
+        if not all(finding.holds for finding in told):
             return "**disagrees**", said
-        partly = len(known) < len(findings)
-        return f"agrees so far, {len(known)} of {len(findings)} compared" if partly else "agrees", said
+        if not told:
+            return "too close to tell", said
+        partly = "" if len(known) == len(findings) else f" so far, {len(known)} of {len(findings)} compared"
+        close = "" if len(told) == len(known) else f", {len(known) - len(told)} too close to tell"
+        return f"agrees{partly}{close}", said
 
 
 Row = tuple[str, str]  # study and label

@@ -185,7 +185,8 @@ def _grid(budget: Budget, shape: str, changes: dict[str, Any]) -> Grid:
     name = run_name(budget, f"openmix-{searched}", *_said(own))
     whole = _config(budget, searched, SHAPES[searched].states, TOKENS[budget], own)
     around = Recipe(f"{name}-{SHAPES[searched].states}-s{SEEDS[0]}", "", dataclasses.replace(whole, training=training))
-    rates = RATES if budget != "smoke" else RATES[:2]
+    # Whole runs around the best are for laptops: the paper's halves and doubles are tried on less text too.
+    rates = {"smoke": RATES[:2], "laptop": RATES}.get(budget, tuple(rate * by for rate in RATES for by in (2, 1, 0.5)))
     return Grid(name, dataclasses.replace(config, training=training), rates, around if budget == "laptop" else None)
 
 

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from experiments.plots import save
 from experiments.results import Results, value
 
-WORDS = 32_000
 AXES = {
     "lee.figure1": "parameters of the HMM",
     "lee.figure2": "parameters of the reparameterised HMM",
@@ -39,16 +38,21 @@ def draw(study: str, results: Results, path: Path) -> bool:
     if study == "lee.blocked":
         return _draw_costs(study, results, path)
     found: Seeds = {}
+    places: dict[str, float] = {}
     for label in results.labels(study):
-        numbers = [number for number in results.values(study, label, "valid") if number is not None]
+        runs = [run for run in results.rows(study, label) if run is not None]
+        numbers = [number for run in runs if (number := value(run, "valid")) is not None]
         if numbers:
-            found[label] = numbers
+            found[label], places[label] = numbers, float(runs[0]["parameters"])
     if study not in AXES | BARS or not found:
         return False
     with mpl.rc_context({"font.size": 8}):
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         axes: Axes = figure.subplots()
-        (_lines if study in AXES else _bars)(axes, study, found)
+        if study in BARS:
+            _bars(axes, study, found)
+        else:
+            _lines(axes, study, found, places if "parameters" in AXES[study] else {})
         save(figure, path)
     return True
 
@@ -72,22 +76,16 @@ def _draw_costs(study: str, results: Results, path: Path) -> bool:
     return True
 
 
-def _at(study: str, text: str) -> float:
-    """Where a point lies: its rate, its parameters, or those of an HMM with so many states."""
-    if text.startswith("2^"):
-        return float(2 ** int(text[2:]))
-    if study == "lee.figure1":
-        return float(int(text) * (1 + int(text) + WORDS))
-    return float(text)
+def _lines(axes: Axes, study: str, found: Seeds, places: dict[str, float]) -> None:
+    """A line for each name before the comma; a row without one is the star of the paper, a level.
 
-
-def _lines(axes: Axes, study: str, found: Seeds) -> None:
-    """A line for each name before the comma; a row without one is the star of the paper, a level."""
+    A point lies at its place, or at the number after its comma.
+    """
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     for label, numbers in found.items():
         name, comma, at = label.rpartition(", ")
         if comma:
-            lines.setdefault(name, []).append((_at(study, at), numbers))
+            lines.setdefault(name, []).append((places.get(label) or _number(at), numbers))
         else:
             axes.axhline(statistics.fmean(numbers), color="#777777", linestyle="--", label=f"{label} ★")
     for (name, points), colour in zip(lines.items(), COLOURS, strict=False):
@@ -98,6 +96,11 @@ def _lines(axes: Axes, study: str, found: Seeds) -> None:
     axes.set_xscale("log", base=10 if study == "lee.figure6" else 2)
     axes.set(xlabel=AXES[study], ylabel="validation perplexity")
     axes.legend(fontsize=7)
+
+
+def _number(text: str) -> float:
+    """Of a rate or of states, which may be a power of two."""
+    return float(2 ** int(text[2:])) if text.startswith("2^") else float(text)
 
 
 def _bars(axes: Axes, study: str, found: Seeds) -> None:

@@ -36,7 +36,17 @@ TITLES = {
 ABOUT = {
     "lee.figure2": """Rates were searched with about 2^22 parameters. At 2^23 they are half as high and at 2^24 a
 quarter, as the networks are about twice and four times as wide: at the same rate two of the widest did not learn
-([the notebook](notebook.md)).
+([the notebook](notebook.md)). A transformer's width is a multiple of 32, so that it may have little more than half of
+the parameters that its row allows; the figure has what there are.
+""",
+    "lee.figure3": """Our language models are small and have read 0.3, 1 and 3 million tokens of the same text; the
+weakest teacher of the paper, a TinyLlama, has read 500 billion.
+""",
+    "lee.figure5": """Frozen vectors stay as they are for four times as many tokens as there are labels for, as in the
+paper.
+""",
+    "lee.full": """All of openmix is 92 million tokens, read once. With weight decay the scalar HMM ends worse than
+after its first 10 million tokens: see the next section, and [the notebook](notebook.md).
 """,
     "lee.decay": """AdamW takes away the rate times the weight decay of every number at every update, whether or not a
 batch says anything about it. With the paper's decay, 0.1, and its rate for the scalar HMM, 0.4, that is 4 % an update:
@@ -52,12 +62,18 @@ the whole configuration, the seed, the hash of the text, the commit and the vali
 
 Perplexity is exp(nats / tokens) over independent windows of 64 tokens, as theirs. Theirs is of SlimPajama after 500
 million tokens; ours, at the budget *laptop*, of openmix after {TOKENS["laptop"] // 10**6} million: compare the order
-and the ratios. Rows of tables have three seeds (42, 52, 62), points of figures one unless bars show a spread. Learning
-rates were searched on validation text for each kind of parameters in runs of {SEARCHED["laptop"] / 1e6:g} million
-tokens, over 0.4, 0.04, … down to the first that is worse, then halves and doubles around the best
-(`experiments/rates.yaml`). Distilled runs learn from {LABELLED["laptop"] / 1e6:g} million tokens with the labels of
-stories15M, unless it says otherwise. All else is as in their Tables 5 and 6, with the gradient clipped at 1 as in their
-code; vectors begin at a spread that suits their width, where theirs are N(0, 1).
+and the ratios. Rows of tables have three seeds (42, 52, 62), points of figures one unless bars show a spread. Where two
+rows differ by no more than their seeds do, or two single runs by less than 3 %, it is too close to tell.
+
+Learning rates were searched on validation text for each kind of parameters: over 0.4, 0.04, … in runs of
+{SEARCHED["laptop"] / 1e6:g} million tokens, down to the first that is worse, then over halves and doubles around the
+best in whole runs from seed 42 (`experiments/rates.yaml`), of which the best is that row's own. Rows of Table 3 have
+the rate of MLP ψ, and those with a skip connection one of their own.
+
+Distilled runs learn from {LABELLED["laptop"] / 1e6:g} million tokens with the labels of stories15M, unless it says
+otherwise. All else is as in their Tables 5 and 6, with the gradient clipped at 1 as in their code; vectors begin at a
+spread that suits their width, where theirs are N(0, 1). Minutes are those of a machine that may have done other things
+meanwhile; [the bench](bench.md) compares speeds.
 """
 
 

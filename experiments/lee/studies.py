@@ -9,7 +9,9 @@ from typing import Any
 
 from experiments.lee.budgets import (
     CHECKPOINT,
+    LABELLED,
     RANDOM_TEACHER,
+    RATES,
     SEEDS,
     SHAPES,
     TEACHER,
@@ -93,11 +95,12 @@ def _parts(variant: tuple[bool, bool, int, bool, bool, bool]) -> dict[str, Any]:
 
 def table4(budget: Budget) -> list[Recipe]:
     """A transformer's weights to begin with, a teacher's labels, both or neither."""
+    taught = distilled(budget, TEACHER, **({"tokens": 10_000_000} if budget == "paper" else {}))  # their Table 6
     rows = []
     for label, random in (("Random Init.", True), ("Pretrained Init.", False)):
         network = f"random:{CHECKPOINT}" if random else CHECKPOINT
         rows += _seeds(label, budget, "pretrained", network=network)
-        rows += _seeds(f"{label} + LVD", budget, "pretrained", network=network, teacher=TEACHER)
+        rows += _seeds(f"{label} + LVD", budget, "pretrained", network=network, distill=taught)
     return rows
 
 
@@ -145,11 +148,12 @@ def figure2(budget: Budget, states: int = 512) -> list[Recipe]:
 def figure3(budget: Budget) -> list[Recipe]:
     """Teachers of several strengths, and one that has learnt nothing, for the plain HMM."""
     weaker = [language_model(budget, tokens) for tokens in STRENGTHS[budget]]
+    told = {"lr": 0.4} if budget == "paper" else {}  # their Table 6
     return [
-        learn(budget, "none", "scalar"),
-        learn(budget, "random", "scalar", teacher=RANDOM_TEACHER),
-        *(learn(budget, f"{one.label}", "scalar", teacher=f"{one.name}/best", needs=(one,)) for one in weaker),
-        learn(budget, "stories15M", "scalar", teacher=TEACHER),
+        learn(budget, "none", "scalar", **told),
+        learn(budget, "random", "scalar", teacher=RANDOM_TEACHER, **told),
+        *(learn(budget, one.label, "scalar", teacher=f"{one.name}/best", needs=(one,), **told) for one in weaker),
+        learn(budget, "stories15M", "scalar", teacher=TEACHER, **told),
     ]
 
 
@@ -172,7 +176,7 @@ def figure5(budget: Budget) -> list[Recipe]:
         ("head", {"head": True}),
         ("centroids + head", {"centroids": True, "head": True}),
     ):
-        for frozen in (0, 400_000 if budget == "laptop" else 20_000_000):
+        for frozen in (0, 4 * LABELLED[budget]):  # the paper's 20 million
             said = f"{label}, frozen" if frozen else label
             own = distilled(budget, TEACHER, pca=pca, frozen=frozen, **chosen)
             found.append(learn(budget, said, "mlp-psi", distill=own))
@@ -184,7 +188,7 @@ def figure6(budget: Budget) -> list[Recipe]:
     return [
         learn(budget, f"{label}, {rate:g}", "pretrained", network=network, lr=rate)
         for label, network in (("pretrained", CHECKPOINT), ("random", f"random:{CHECKPOINT}"))
-        for rate in (4e-1, 4e-2, 4e-3, 4e-4)
+        for rate in RATES
     ]
 
 
@@ -199,7 +203,7 @@ def figure7(budget: Budget) -> list[Recipe]:
 
 def figure8(budget: Budget) -> list[Recipe]:
     """Tokens learnt from with the teacher's labels, up to all of the run."""
-    shares = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+    shares = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
     return [
         learn(budget, "none", "scalar"),
         *(
@@ -209,7 +213,7 @@ def figure8(budget: Budget) -> list[Recipe]:
                 "scalar",
                 distill=distilled(budget, TEACHER, tokens=round(share * TOKENS[budget])),
             )
-            for share in shares[1:]
+            for share in shares
         ),
     ]
 
