@@ -53,6 +53,15 @@ def test_the_width_found_is_the_largest_within_the_budget(name, support, budget)
     assert model.config == HMMConfig(VOCABULARY, **parts, width=width)
 
 
+@pytest.mark.parametrize("support", ["dense", "brown"])
+@pytest.mark.parametrize("memory", [1, 2])
+def test_the_words_that_states_remember_count(memory, support):
+    parts = LOW_RANK | {"support": support, "states": 24, "blocks": 3, "memory": memory}
+    made = support_of(support)
+    model = HMM(HMMConfig(VOCABULARY, **parts, parameters=1_000), 0, made)
+    assert numbers(model) <= 1_000 < numbers(HMM(HMMConfig(VOCABULARY, **parts, width=model.config.width + 1), 0, made))
+
+
 def test_a_table_is_no_wider_than_there_are_states():
     config = HMMConfig(20, 12, **LOW_RANK, parameters=10**6)
     assert within_budget(config, 1, 12).width == 12

@@ -125,6 +125,20 @@ def test_slopes_of_every_parameter():
     assert torch.autograd.gradcheck(total, parameters)
 
 
+def test_slopes_of_every_parameter_through_gaps():
+    model, ids = model_of().train(), texts(batch=3, time=4)  # in use, tables are kept, and gradcheck's changes unseen
+    missing = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0]]).bool()
+    _, state = model.score(texts(seed=1, batch=3, time=2), missing_BT=torch.tensor([[0, 1], [0, 0], [1, 1]]).bool())
+    names, parameters = zip(*model.named_parameters(), strict=True)
+
+    def total(*given):
+        return torch.func.functional_call(model, dict(zip(names, given, strict=True)), (ids,))
+
+    for before in (None, state.detach()):
+        model.forward = lambda ids, before=before: model.score(ids, before, missing_BT=missing)[0].sum()
+        assert torch.autograd.gradcheck(total, parameters)
+
+
 def test_single_tokens_cannot_be_weighed():
     model = model_of()
     log_prob_BT, _ = model.score(texts())
@@ -257,6 +271,11 @@ def test_bad_settings_and_states_are_refused():
     plain = HMM(HMMConfig(WORDS, STATES, **parts), seed=0).double()
     with pytest.raises(TrellisError, match="does not belong to 5 rows of this model"):
         model_of().score(texts(), plain.score(texts())[1])
+    with pytest.raises(TrellisError, match="does not belong to 5 rows of this model"):
+        plain.score(texts(), model_of().score(texts())[1])
+    larger = HMM(HMMConfig(WORDS, STATES + 1, **parts), seed=0).double()  # whose last belief is in the word's place
+    with pytest.raises(TrellisError, match="a state with words outside of this model's 4 is none"):
+        model_of().score(texts(), larger.score(texts())[1])
 
 
 def test_the_states_alone_are_a_markov_chain():

@@ -10,6 +10,7 @@ from trellis.errors import TrellisError
 from trellis.models.emissions import EMISSIONS
 from trellis.models.encoders import ENCODERS
 from trellis.models.hmm_config import HMMConfig, budget_of
+from trellis.models.memory import Memory
 from trellis.models.starts import STARTS
 from trellis.models.transitions import TRANSITIONS
 
@@ -42,12 +43,13 @@ def parameters_of(config: HMMConfig, blocks: int, block_size: int) -> int:
     """How many parameters an HMM has, counted without making any."""
     roles = config.roles()
     with torch.device("meta"):
-        parts = (
+        parts = [
             ENCODERS[config.encoder if roles else "table"](config, blocks, roles),
             STARTS[config.start](config),
             TRANSITIONS[config.transition](config, blocks),
             EMISSIONS[config.emission](config, block_size),
-        )
+            *([Memory(config)] if config.memory else []),
+        ]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 

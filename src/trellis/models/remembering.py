@@ -43,7 +43,8 @@ class Remembered(NamedTuple):
             words_BM = torch.full((rows, memory), NONE, device=model.device)
             return cls(not_begun(next(model.parameters()).new_empty(rows, states)), words_BM)
         words_BM = state[:, states:].round().long()
-        if words_BM.numel() and (int(words_BM.min()) < MISSING or int(words_BM.max()) >= model.config.vocab_size):
+        outside = words_BM.numel() and (int(words_BM.min()) < MISSING or int(words_BM.max()) >= model.config.vocab_size)
+        if outside or bool((words_BM != state[:, states:]).any()):
             raise InputError(
                 f"a state with words outside of this model's {model.config.vocab_size} is none: give the one that the "
                 "last call returned."
@@ -91,7 +92,14 @@ class _Steps:
 
     def _log_gap(self) -> Tensor:
         refuse_gaps(self.model)
-        return log_gap_matrix(self.transition, self.model.log_emission(), self.log_enter_of_all())
+        return log_gap_matrix(self.transition, self._log_emission(), self.log_enter_of_all())
+
+    def _log_emission(self) -> Tensor:
+        """log p(word | state) of every word, V×S; with gradients where they are wanted."""
+        if not torch.is_grad_enabled():
+            return self.model.log_emission()
+        words_V = torch.arange(self.model.config.vocab_size, device=self.model.device)
+        return self.model.emission.columns(self.vectors, self.everything, words_V)
 
     def gap(self) -> Tensor:
         """p(next state | state) after a word that was not seen, S×S."""
