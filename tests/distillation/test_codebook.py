@@ -111,7 +111,11 @@ def test_a_block_of_few_words_leaves_states_without_labels(llama, text, bpe, tmp
     book = make(reader_at(0, llama, text, bpe), blocks, settings(), tmp_path, quiet=True)
     assert book.used_S.tolist() == [True] * 4 + [True, True, False, False] + [False] * 4
     assert book.about["states_without_cluster"] == 6
-    assert np.isfinite(book.centroids_SR).all()
+    means = [book.centroids_SR[states].mean(axis=0) for states in (slice(4), slice(4, 6))]
+    for nowhere in book.centroids_SR[8:]:  # the mean of all, which lies between the other blocks
+        assert nowhere.any()
+        assert np.linalg.norm(nowhere - means[0]) < np.linalg.norm(means[1] - means[0])
+        assert np.linalg.norm(nowhere - means[1]) < np.linalg.norm(means[1] - means[0])
     words = torch.tensor([int(seen[0]), int(seen[1]), int(torch.nonzero(block_V == 2)[0])])
     states_NR = find_teacher(str(llama), 0).open(0).states(words[None])[0]
     labels = Labeller(book, blocks)(states_NR, words).tolist()

@@ -132,6 +132,9 @@ def _centres(
     rounds = count * settings.restarts * settings.iterations
     centroids_SR = np.zeros((count * size, dimensions), np.float32)
     used_S = np.zeros(count * size, bool)
+    everywhere_R = np.zeros(dimensions)  # the mean of all vectors, which are centred if they are projected
+    if projection is None:
+        everywhere_R = vectors.values_NR.mean(axis=0, dtype=np.float64)
     with Progress("clustering", rounds, unit="rounds", quiet=quiet) as bar:
         for block, states_K in enumerate(blocks.states_MK):
             values_NR = vectors.of(block)
@@ -142,8 +145,7 @@ def _centres(
                     f"{len(centres_JR):,} different vectors are too few for {size:,} clusters: give more text, or set "
                     "fewer states or more distill.points."
                 )
-            if len(values_NR):
-                centroids_SR[states_K] = values_NR.mean(axis=0)
+            centroids_SR[states_K] = values_NR.mean(axis=0) if len(values_NR) else everywhere_R
             centroids_SR[states_K[: len(centres_JR)]] = centres_JR
             used_S[states_K[: len(centres_JR)]] = True
     return centroids_SR, used_S
