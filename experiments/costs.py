@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.plots import Line, save
-from experiments.results import Result, Results
+from experiments.results import Result, Results, minutes
 from experiments.tables import table
 
 STUDIES = ("chiu.table1", "chiu.figure3", "chiu.dropout", "memory.ptb")  # those that learn from the Penn Treebank
@@ -54,8 +54,8 @@ def _kind(run: Result) -> str:
 
 def _line(run: Result) -> Line:
     """Minutes and validation perplexity; one that is counted has no updates, and a point."""
-    minutes = run["seconds"] / 60
-    return [(minutes * update / run["updates"] if run["updates"] else minutes, at) for update, at in run["curve"]]
+    spent, updates = minutes(run), run["updates"]
+    return [(spent * update / updates if updates else spent, at) for update, at in run["curve"]]
 
 
 def _best(runs: dict[str, Result], kind: str, minutes: float) -> str:

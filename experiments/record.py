@@ -56,6 +56,7 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str, te
         "parameters": count(model),
         "tokens": place["tokens"],
         "seconds": round(place["seconds"], 1),
+        "processor_seconds": round(place.get("processor", 0.0), 1),
         "updates": place["update"],
         "milliseconds": _milliseconds(run / "metrics.jsonl"),
         "evaluation": {

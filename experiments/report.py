@@ -17,7 +17,7 @@ from experiments.keywords import section as keywords_section
 from experiments.lee.page import page as lee_page
 from experiments.memory import page as memory_page
 from experiments.recipes import Budget
-from experiments.results import Result, Results, What, names, read, value
+from experiments.results import Result, Results, What, minutes, names, read, value
 from experiments.steering import page as steering_page
 from experiments.tables import table, three, with_spread
 from experiments.tagging import page as tagging_page
@@ -138,8 +138,8 @@ def _row(study: str, label: str, results: Results, theirs: Rows, columns: tuple[
     if study == "chiu.table1":
         streams = (run["evaluation"]["test"]["streams"]["perplexity"] for run in runs)
         ours.append(with_spread(streams, lambda number: _number("test", number)))
-    minutes = three(run["seconds"] / 60 for run in runs)
-    cost = ["", ""] if minutes is None else [f"{_epochs(runs[0]):g}", f"{minutes[0]:.0f}"]
+    spent = three(minutes(run) for run in runs)
+    cost = ["", ""] if spent is None else [f"{_epochs(runs[0]):g}", f"{spent[0]:.0f}"]
     said = f"{label}, {len(runs)} seeds" if len(runs) > 1 else label
     return [said, *ours, *cost, *(_printed(column, row.get(column)) for column in columns)]
 

@@ -76,6 +76,11 @@ def value(result: Result, what: What) -> float | None:
     return None if measured is None else float(measured["perplexity"])
 
 
+def minutes(result: Result) -> float:
+    """Of one processor, spent learning; of runs for which only the clock was read, its minutes."""
+    return float(result.get("processor_seconds") or result["seconds"]) / 60
+
+
 def load(path: Path) -> Result:
     """A recorded run, its settings and command in the layout of today."""
     found: Result = json.loads(path.read_text())

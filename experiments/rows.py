@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from experiments.results import Result, Results
+from experiments.results import Results, minutes
 from experiments.tables import table, three
 
 COLUMNS = ["row", "seeds", "valid: mean", "min", "max", "test: mean", "min", "max", "parameters", "minutes"]
@@ -23,7 +23,9 @@ def _row(study: str, label: str, results: Results, theirs: dict[str, dict[str, A
     runs = [run for run in results.rows(study, label) if run is not None]
     measured = [_three(results, study, label, what) for what in ("valid", "test")]
     whole = "" if len(runs) == len(results.rows(study, label)) else f" of {len(results.rows(study, label))}"
-    cost = ["", ""] if not runs else [f"{runs[0]['parameters'] / 1e6:.1f}M", f"{_minutes(runs):.0f}"]
+    cost = (
+        ["", ""] if not runs else [f"{runs[0]['parameters'] / 1e6:.1f}M", f"{statistics.fmean(map(minutes, runs)):.0f}"]
+    )
     row = theirs.get(label, {})
     printed = [str(row.get(name, "")) for name in ("mean", "min", "max")] if theirs else []
     return [label, f"{len(runs)}{whole}", *measured[0], *measured[1], *cost, *printed]
@@ -33,7 +35,3 @@ def _three(results: Results, study: str, label: str, what: Any) -> list[str]:
     """Mean, lowest and highest of a row's seeds."""
     found = three(results.values(study, label, what))
     return ["", "", ""] if found is None else [f"{number:.1f}" for number in found]
-
-
-def _minutes(runs: list[Result]) -> float:
-    return statistics.fmean(float(run["seconds"]) for run in runs) / 60

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.plots import save
-from experiments.results import Results, value
+from experiments.results import Results, minutes, value
 
 AXES = {
     "lee.figure1": "parameters of the HMM",
@@ -64,12 +64,12 @@ def _draw_costs(study: str, results: Results, path: Path) -> bool:
         return False
     with mpl.rc_context({"font.size": 8}):
         figure = Figure(figsize=(8, 3.6), layout="constrained")
-        minutes, parameters = figure.subplots(1, 2, sharey=True)
+        time, parameters = figure.subplots(1, 2, sharey=True)
         for (label, run), marker in zip(runs.items(), "osD^v<>pP*XhH", strict=False):
             perplexity = value(run, "valid")
-            minutes.plot(run["seconds"] / 60, perplexity, marker, label=label)
+            time.plot(minutes(run), perplexity, marker, label=label)
             parameters.plot(run["parameters"] / 1e6, perplexity, marker)
-        minutes.set(xlabel="minutes of one core", ylabel="validation perplexity", xscale="log")
+        time.set(xlabel="minutes of one core", ylabel="validation perplexity", xscale="log")
         parameters.set(xlabel="million parameters", xscale="log")
         figure.legend(fontsize=7, loc="outside right upper")
         save(figure, path)

@@ -224,14 +224,18 @@ def test_a_folder_with_a_run_is_not_begun_again(stopped):
 
 def test_time_on_validation_text_is_told_apart_and_adds_up_over_sessions(at_update, tmp_path):
     chosen = settings(validations=4)
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.process_time()
     whole = run(tmp_path / "whole", chosen)
     assert whole.validating > 0
     assert whole.seconds + whole.validating < time.monotonic() - began
+    place = json.loads((checkpoints.found(tmp_path / "whole" / "run")[-1] / "place.json").read_text())
+    assert 0 < place["processor"] < time.process_time() - worked
     at_update(5, ask_to_stop())
     with pytest.raises(Stopped):
         run(tmp_path / "parts", chosen)
     (checkpoint,) = checkpoints.found(tmp_path / "parts" / "run")[-1:]
-    earlier = json.loads((checkpoint / "place.json").read_text())["validating"]
+    earlier = json.loads((checkpoint / "place.json").read_text())
     at_update(10**6, lambda *_: None)
-    assert run(tmp_path / "parts", chosen, resume=True).validating > earlier > 0
+    assert run(tmp_path / "parts", chosen, resume=True).validating > earlier["validating"] > 0
+    last = json.loads((checkpoints.found(tmp_path / "parts" / "run")[-1] / "place.json").read_text())
+    assert last["processor"] > earlier["processor"] > 0

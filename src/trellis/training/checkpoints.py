@@ -38,6 +38,7 @@ class Place:
     schedule: dict[str, float]  # what the schedule remembers
     run: str  # fingerprint of settings, corpus and vocabulary: a checkpoint of another run is refused
     validating: float = 0.0  # seconds spent on validation text, over all sessions
+    processor: float = 0.0  # seconds of one processor spent learning: what others do on the machine does not count
     loss: float | None = None  # of the last update, in nats a token
     converged: bool = False  # whether an update gained less than was asked for
 
@@ -107,7 +108,7 @@ def load(folder: Path, run: str) -> tuple[Place, dict[str, Tensor], dict[str, Te
 def _sound(place: Place) -> bool:
     """Whether all that a checkpoint says of its place is of the type that it must be, and no number impossible."""
     whole = (place.step, place.update, place.tokens)
-    seconds = (place.seconds, place.validating)
+    seconds = (place.seconds, place.validating, place.processor)
     losses = [loss for loss in (place.best, place.loss) if loss is not None]
     return (
         all(type(number) is int and number >= 0 for number in whole)

@@ -323,7 +323,7 @@ class _Run:
 
     def _update(self, batches: Iterator[Batch], stop: list[int], bar: Progress) -> tuple[float, int, float, bool]:
         """Learn from the batches of one update, and make it: its mean loss, tokens, seconds, and whether to stop."""
-        began, nats, tokens = time.monotonic(), 0.0, 0
+        began, processor, nats, tokens = time.monotonic(), time.process_time(), 0.0, 0
         self.model.train()
         self._enter_phase()
         before = self.place.loss
@@ -347,6 +347,7 @@ class _Run:
             update=self.place.update + 1,
             tokens=self.place.tokens + int(everyones),
             seconds=self.place.seconds + seconds,
+            processor=self.place.processor + time.process_time() - processor,
         )
         return nats / everyones, int(everyones), seconds, stopping > 0
 
