@@ -36,6 +36,11 @@ def test_each_time_has_the_best_of_each_kind_within_it(tmp_path):
     assert (tmp_path / "page" / "costs.png").stat().st_size > 10_000
 
 
+def test_a_processors_minutes_count_where_they_are_known(tmp_path):
+    slow = RUNS["ptb-hierarchical-4096-m128"] | {"seconds": 6000.0, "processor_seconds": 240.0}  # the machine was busy
+    assert rows_of(RUNS | {"ptb-hierarchical-4096-m128": slow}, tmp_path) == rows_of(RUNS, tmp_path)
+
+
 def test_without_runs_there_is_nothing(tmp_path):
     assert costs.section(Results("laptop", {}), tmp_path / "costs.png") == []
     assert not (tmp_path / "costs.png").exists()
