@@ -7,7 +7,10 @@ from torch import Tensor
 
 from trellis.hf import TrellisConfig, TrellisForCausalLM
 from trellis.models import HMM, HMMConfig
+from trellis.models.feed_forward import FeedForward, FeedForwardConfig
+from trellis.models.hmm_rnn import HMMRNN, HMMRNNConfig
 from trellis.models.kneser_ney import KneserNey, KneserNeyConfig
+from trellis.models.lstm import LSTM, LSTMConfig
 
 from ..models.makers import VOCABULARY, make_kind, random_ids, sharpened
 
@@ -36,6 +39,9 @@ MAKERS = {
     "memory": lambda: remembering(1),
     "memory of two": lambda: remembering(2),
     "n-grams": counting,
+    "n-grams by a network": lambda: FeedForward(FeedForwardConfig(6, width=4, order=3), seed=5).double().eval(),
+    "lstm": lambda: LSTM(LSTMConfig(6, width=4), seed=5).double().eval(),
+    "hmm of an rnn": lambda: HMMRNN(HMMRNNConfig(6, states=3, width=4), seed=5).double().eval(),
 }
 assert VOCABULARY > EOS
 

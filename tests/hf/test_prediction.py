@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from trellis.errors import TrellisError
 from trellis.hf import prediction
-from trellis.hf.prediction import Rows, next_token_of, not_begun, predictions, states_after
-from trellis.models.lstm import LSTM, LSTMConfig
+from trellis.hf.prediction import Rows, not_begun, predictions, states_after
 
 from ..models.makers import random_ids
 from ..models.test_any_logits import KINDS, extreme
@@ -113,8 +111,3 @@ def test_the_order_of_the_last_words_counts():
     model = remembering(2)
     found_BTV, _ = everywhere(model, torch.tensor([[2, 3], [3, 2]]))
     assert not torch.allclose(found_BTV[0, 1], found_BTV[1, 1], atol=1e-3)
-
-
-def test_a_kind_without_all_words_at_once_is_refused():
-    with pytest.raises(TrellisError, match="kind lstm does not give the probabilities of all words"):
-        next_token_of(LSTM(LSTMConfig(6, width=4), seed=0))

@@ -6,6 +6,8 @@ import sys
 import warnings
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 import trellis
 from trellis.hf import registration
@@ -98,13 +100,16 @@ def test_every_kind_that_has_a_model_type_of_ours_is_known():
     assert {f"trellis_{kind}" for kind in KINDS} <= set(CONFIG_MAPPING.keys())
 
 
-def test_the_folder_of_another_kind_is_refused_in_a_sentence(tmp_path):
+def test_the_folder_of_a_network_is_a_causal_model_too(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    from trellis.errors import TrellisError
     from trellis.models.lstm import LSTM, LSTMConfig
 
-    LSTM(LSTMConfig(5, width=4, layers=1), seed=0).save_pretrained(tmp_path / "lstm")
+    model = LSTM(LSTMConfig(5, width=4, layers=1), seed=0).eval()
+    model.save_pretrained(tmp_path / "lstm")
     assert json.loads((tmp_path / "lstm" / "config.json").read_text())["model_type"] == "trellis_lstm"
-    with pytest.raises(TrellisError, match="kind lstm does not give the probabilities of all words at once"):
-        AutoModelForCausalLM.from_pretrained(tmp_path / "lstm")
+    ids_BT = torch.tensor([[1, 4, 0], [2, 2, 3]])
+    with torch.no_grad():
+        logits_BTV = AutoModelForCausalLM.from_pretrained(tmp_path / "lstm")(ids_BT).logits
+        _, state = model.score(ids_BT)
+        assert_close(logits_BTV[:, -1].log_softmax(-1), model.next_token(state))

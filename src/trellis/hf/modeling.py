@@ -15,7 +15,7 @@ from trellis.hf import files
 from trellis.hf.cache import CarriedState
 from trellis.hf.configuration import CONFIGURATIONS, END, NESTED, TrellisConfig
 from trellis.hf.losses import causal_loss, counted_labels
-from trellis.hf.prediction import Rows, next_token_of, not_begun, predictions
+from trellis.hf.prediction import Rows, not_begun, predictions
 from trellis.models import Model
 from trellis.text import Tokenizer
 
@@ -37,7 +37,6 @@ class TrellisForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         super().__init__(config)
         self.model = files.fresh(config) if model is None else model
         self.tokenizer = tokenizer  # is saved with the model
-        next_token_of(self.model)  # a kind that cannot say all that is needed is refused here
         self.post_init()
 
     def _init_weights(self, module: torch.nn.Module) -> None:

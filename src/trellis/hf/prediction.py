@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trellis.errors import TrellisError
 from trellis.inference.forward import carried_after
 from trellis.models import HMM, Model
-from trellis.models.kneser_ney import KneserNey
 from trellis.models.memory import Contexts
 from trellis.models.remembering import Remembered
 
 NUMBERS = 1 << 26  # in the states of a batch's tokens that are held at once: 256 MB of float32
-
-NextToken = Callable[[Tensor], Tensor]
 
 
 class Rows(NamedTuple):
@@ -45,34 +40,16 @@ class Rows(NamedTuple):
         return Rows(self.ids_BT[:, begin:stop], left_B, self.read_BT - begin)
 
 
-def next_token_of(model: Model) -> NextToken:
-    """How a model says log p(next token | state), B×V; a kind that has no quick way to is refused."""
-    if isinstance(model, HMM):
-        return model.next_token
-    if isinstance(model, KneserNey):
-        return lambda state: _word_by_word(model, state)
-    raise TrellisError(
-        f"a model of kind {model.config.kind} does not give the probabilities of all words at once, as transformers "
-        "needs them: use trellis.load_model and its score, or an HMM."
-    )
-
-
-def _word_by_word(model: Model, state: Tensor) -> Tensor:
-    """Ask for every word in turn, which costs a model that only looks words up little."""
-    words_V1 = torch.arange(model.config.vocab_size, device=state.device)[:, None]
-    return torch.stack([model.score(words_V1, state_N.expand(len(words_V1), -1))[0][:, 0] for state_N in state])
-
-
 @torch.no_grad()
 def predictions(model: Model, rows: Rows, state: Tensor, places_K: Tensor) -> tuple[Tensor, Tensor]:
     """log p(next token | tokens so far) at these places of the batch, B×K×V, and the state after all of its tokens.
 
     Where the tokens so far are impossible nothing is known: all words are given the same number, zero.
     """
-    next_token, read_BK = next_token_of(model), rows.read_BT[:, places_K]
+    read_BK = rows.read_BT[:, places_K]
     if bool((read_BK == rows.lengths_B[:, None]).all()):  # all that a step of `generate` needs
         _, state = model.score(rows.ids_BT, state, rows.lengths_B)
-        return _known(next_token(state))[:, None].expand(-1, len(places_K), -1), state
+        return _known(model.next_token(state))[:, None].expand(-1, len(places_K), -1), state
     found_BKV = torch.empty((*read_BK.shape, model.config.vocab_size), dtype=_dtype(model), device=state.device)
     time = rows.ids_BT.shape[1]
     length = max(1, NUMBERS // max(1, state.numel()))
@@ -83,7 +60,7 @@ def predictions(model: Model, rows: Rows, state: Tensor, places_K: Tensor) -> tu
         here_BK = (read_BK >= 0) & (read_BK <= after_BTN.shape[1])
         before_and_after = torch.cat([state[:, None], after_BTN], 1)
         row_N, _ = here_BK.nonzero(as_tuple=True)
-        found_BKV[here_BK] = _known(next_token(before_and_after[row_N, read_BK[here_BK]]))
+        found_BKV[here_BK] = _known(model.next_token(before_and_after[row_N, read_BK[here_BK]]))
         state = last
     return found_BKV, state
 
