@@ -9,8 +9,10 @@ import torch
 from trellis.distillation.drawing import Speaker, draw_texts, load_speaker
 from trellis.distillation.teachers import find_teacher
 from trellis.errors import TrellisError
+from trellis.models.lstm import LSTM, LSTMConfig
 from trellis.text import SubwordTokenizer
 
+from ..hf.models import wrapped
 from .makers import llama_config, load_llama, save_llama
 
 
@@ -32,6 +34,15 @@ def speaker(vocab_size=5, begin=0, ends=(0,), eos_id=0, known=None, scale=40.0):
     return Speaker(model, Tokens(known or vocab_size, eos_id), begin, ends, 128)
 
 
+def recurrent_speaker():
+    """Our own LSTM, which carries on a state instead of keys and values."""
+    model = LSTM(LSTMConfig(5, width=8, layers=1), seed=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8.0)
+    return Speaker(wrapped(model), Tokens(5, 0), 0, (0, 4), None)
+
+
 def probabilities(one, length, temperature=1.0):
     """Every text of at most so many tokens and its probability, by reading each whole, without a cache."""
     known, found = one.tokenizer.vocab_size, {}
@@ -48,9 +59,12 @@ def probabilities(one, length, temperature=1.0):
     return {seen: sum(ways.values()) for seen, ways in found.items()}
 
 
+@pytest.mark.parametrize(
+    "make", [lambda: speaker(begin=0, ends=(0, 4), known=5), recurrent_speaker], ids=["llama", "lstm"]
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_texts_are_as_frequent_as_the_model_finds_them_probable(temperature):
-    one, count = speaker(begin=0, ends=(0, 4), known=5), 4000
+def test_texts_are_as_frequent_as_the_model_finds_them_probable(temperature, make):
+    one, count = make(), 4000
     expected = probabilities(one, 3, temperature)
     assert sum(expected.values()) == pytest.approx(1, abs=1e-5)
     assert max(expected.values()) < 0.8

@@ -90,9 +90,10 @@ def draw_texts(
     last_N = torch.full((count,), speaker.begin)
     going_N = torch.ones(count, dtype=torch.bool)
     ends = torch.tensor(speaker.ends)
-    past = library(_WANTED_BY).DynamicCache(config=speaker.model.config)
+    past = None  # each model knows what it carries on
     for place in range(length):
         read = speaker.model(input_ids=last_N[:, None], past_key_values=past, use_cache=True)
+        past = read.past_key_values
         logits_NV = read.logits[:, -1, : speaker.tokenizer.vocab_size].float() / temperature
         last_N = draw(logits_NV.softmax(-1), generator)
         drawn_BT[row_N[going_N], place] = last_N[going_N]

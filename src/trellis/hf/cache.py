@@ -27,8 +27,14 @@ class CarriedState:
 
     def rows(self, rows_N: Tensor) -> CarriedState:
         """These rows of it, some perhaps several times: those of the beams that go on."""
+        chosen = CarriedState(self.state, self.begun_B, self.seen)
+        chosen.batch_select_indices(rows_N)
+        return chosen
+
+    def batch_select_indices(self, rows_N: Tensor) -> None:
+        """Keep these rows alone."""
         rows_N = rows_N.to(self.state.device)
-        return CarriedState(self.state[rows_N], self.begun_B[rows_N], self.seen)
+        self.state, self.begun_B = self.state[rows_N], self.begun_B[rows_N]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row so many times, one after the other."""
