@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from trellis import TrellisError
+from trellis import TrellisError, ops
 from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE
 
-from .pairs import assert_paths_agree, labels_of_pairs, pairs_of
+from .makers import DENSE, FLAT, RESIDUAL, VOCABULARY, gradients, random_ids, support_of
+from .pairs import Gapped, assert_paths_agree, labels_of_pairs, pairs_of
 
 WORDS, STATES = 4, 3
 LENGTHS = torch.tensor([5, 1, 4, 0, 3])
+BF16_KINDS = [RESIDUAL, FLAT["residual"] | {"support": "brown"}, DENSE["dense residual"]]
 
 
 def model_of(memory=1, seed=0, **changes):
@@ -45,7 +47,7 @@ def texts(seed=0, batch=5, time=5):
     return torch.randint(WORDS, (batch, time), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=[1, 2], ids=["one word", "two words"])
+@pytest.fixture(params=[1, 2, 3], ids=["one word", "two words", "three words"])
 def both(request):
     model = model_of(request.param)
     with torch.no_grad():
@@ -102,26 +104,42 @@ def test_the_next_word_is_that_of_the_pairs(both):
     assert_close(model.next_token(), twin.next_token())
 
 
-def test_samples_have_the_words_that_the_model_expects():
-    model = model_of()
-    drawn = model.sample(20_000, 3, generator=torch.Generator().manual_seed(0)).tokens_BT
-    found = torch.bincount(drawn[:, 0] * WORDS**2 + drawn[:, 1] * WORDS + drawn[:, 2], minlength=WORDS**3) / len(drawn)
-    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=3)))
+@pytest.mark.parametrize("learning", [False, True], ids=["in use", "with gradients"])
+@pytest.mark.parametrize("encoder", ["table", "residual", "factored", "mlp", "transformer"])
+def test_scores_are_those_of_the_pairs_whatever_makes_the_vectors(encoder, learning):
+    model = model_of(encoder=encoder)
     with torch.no_grad():
-        wanted = model.score(everything)[0].sum(1).exp()
-    assert_close(found.double(), wanted, atol=0.01, rtol=0)
+        twin = pairs(model)
+    with torch.set_grad_enabled(learning):
+        assert_close(model.score(texts(), lengths_B=LENGTHS)[0], twin.score(texts(), lengths_B=LENGTHS)[0])
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["from the start", "from a text"])
+@pytest.mark.parametrize("memory", [1, 2])
+def test_samples_have_the_words_that_the_model_expects(memory, begun):
+    model = model_of(memory)
+    with torch.no_grad():
+        state = model.score(torch.tensor([[2, 0]]))[1] if begun else None
+    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=3)))
+    after = [None if state is None else state.expand(rows, -1) for rows in (20_000, len(everything))]
+    drawn = model.sample(20_000, 3, after[0], generator=torch.Generator().manual_seed(0)).tokens_BT
+    found = torch.bincount(drawn[:, 0] * WORDS**2 + drawn[:, 1] * WORDS + drawn[:, 2], minlength=WORDS**3) / len(drawn)
+    with torch.no_grad():
+        wanted = model.score(everything, after[1])[0].sum(1).exp()
+    assert (found - wanted).abs().sum() < 0.06  # by chance about 0.04
     assert_close(wanted.sum(), torch.tensor(1.0).double())
 
 
-def test_slopes_of_every_parameter():
+@pytest.mark.parametrize("begun", [False, True], ids=["from the start", "from a text"])
+def test_slopes_of_every_parameter(begun):
     model = model_of(2)
-    ids = texts(batch=3, time=4)
+    ids, state = texts(batch=3, time=4), model.score(texts(seed=2, batch=3, time=2))[1].detach() if begun else None
     names, parameters = zip(*model.named_parameters(), strict=True)
 
     def total(*given):
         return torch.func.functional_call(model, dict(zip(names, given, strict=True)), (ids,))
 
-    model.forward = lambda ids: model.score(ids, lengths_B=torch.tensor([4, 2, 1]))[0].sum()
+    model.forward = lambda ids: model.score(ids, state, lengths_B=torch.tensor([4, 2, 1]))[0].sum()
     assert torch.autograd.gradcheck(total, parameters)
 
 
@@ -165,6 +183,34 @@ def test_gaps_are_summed_over_words():
             assert float((found[row].sum() + after.sum()).exp()) == pytest.approx(more, rel=1e-9)
 
 
+@pytest.fixture(params=[0, 2], ids=lambda p: f"{p} tokens before")
+def gapped(request):
+    model = model_of()
+    with torch.no_grad():
+        parts = model.log_start().exp(), model.log_emission().exp(), lambda words: stepping(model, words)
+        return Gapped.of(model, *parts, texts(batch=4), request.param)
+
+
+def test_the_best_paths_over_gaps_are_the_best_of_all(gapped):
+    gapped.assert_best_paths_agree()
+
+
+def test_entropy_over_gaps_is_that_of_all_paths(gapped):
+    gapped.assert_entropies_agree()
+
+
+def test_states_over_gaps_are_drawn_as_often_as_they_are_probable(gapped):
+    gapped.assert_draws_agree(2000, near=0.03)
+
+
+def test_beliefs_over_gaps_are_those_of_all_paths(gapped):
+    gapped.assert_beliefs_agree()
+
+
+def test_the_next_word_after_gaps_is_that_of_every_way_to_fill_them(gapped):
+    gapped.assert_next_words_agree()
+
+
 def test_gaps_of_a_longer_memory_are_refused():
     with pytest.raises(TrellisError, match=r"ask a model with model\.memory=1"):
         model_of(2).score(texts(), missing_BT=texts() == 0)
@@ -188,6 +234,18 @@ def test_memory_dropout_leaves_out_a_share_and_keeps_the_mean():
     assert not drawn[:, 2].any()
     assert float(drawn[:, :2].mean()) == pytest.approx(1.0, abs=0.03)
     assert_close(model.eval().memory.vectors(torch.tensor([[0]])), torch.ones(1, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["from the start", "from a text"])
+@pytest.mark.parametrize("memory", [1, 2])
+def test_with_dropout_the_texts_of_a_batch_share_one_distribution(memory, begun):
+    model = model_of(memory, memory_dropout=0.5).train()
+    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=memory + 1)))
+    state = model.score(torch.tensor([[1, 3]] * len(everything)))[1].detach() if begun else None
+    torch.manual_seed(0)
+    found = model.score(everything, state)[0].sum(1).exp().detach()
+    assert_close(found.sum(), torch.tensor(1.0).double())
+    assert (found - model.eval().score(everything, state)[0].sum(1).exp()).abs().max() > 0.01
 
 
 def test_what_only_plain_states_have_is_refused():
@@ -248,6 +306,30 @@ def test_float32_and_native_code_agree_with_float64():
     ids = texts(batch=6, time=9)
     ours, theirs = model.score(ids)[0], model.float().score(ids)[0]
     assert_close(theirs.double(), ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", [*ops.levels(), None])
+@pytest.mark.parametrize("kind", BF16_KINDS, ids=lambda kind: f"{kind['support']} {kind['transition']}")
+def test_products_in_bf16_stay_near(kind, level):
+    model = HMM(HMMConfig(VOCABULARY, 96, blocks=2, width=40, memory=2, **kind), 0, support_of(kind["support"], 96, 2))
+    with torch.no_grad():
+        model.memory.words.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.3)
+
+    def scored():
+        ids, lengths = random_ids(5, 9, VOCABULARY), torch.tensor([9, 1, 5, 0, 8])
+        first, state = model.score(ids, None, lengths)
+        log_prob = torch.cat([first, model.score(ids, state.detach(), lengths)[0]])
+        return log_prob.detach(), gradients(model, log_prob.sum())
+
+    with torch.autocast("cpu", torch.bfloat16), ops.using(level):
+        near, found = scored()
+    model.double()
+    exact, want = scored()
+    assert near.dtype == torch.float32
+    assert 1e-5 < (near - exact).abs().max() < 5e-3  # farther than float32 would be
+    for names in (list(want), ["memory.words"]):
+        error = torch.cat([(found[name] - want[name]).flatten() for name in names])
+        assert error.norm() < 1e-2 * torch.cat([want[name].flatten() for name in names]).norm()
 
 
 def test_without_a_word_of_memory_it_is_the_plain_model():

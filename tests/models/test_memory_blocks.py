@@ -11,19 +11,21 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE
 from trellis.models.supports import Support, TakingPart
 
-from .pairs import assert_paths_agree, labels_of_pairs, pairs_of
+from .pairs import Gapped, assert_paths_agree, chance, every_way, labels_of_pairs, pairs_of
 
 BLOCK = torch.tensor([0, 1, 0, 1, 2, 0])
 WORDS, STATES, SIZE = len(BLOCK), 6, 2
 SUPPORT = Support(BLOCK, torch.arange(STATES).view(-1, SIZE))
+SMALL = Support(torch.tensor([0, 1, 0]), torch.arange(4).view(-1, SIZE))  # whose pairs with three words are few
 LENGTHS = torch.tensor([5, 1, 4, 0, 3])
 KINDS = ["hierarchical", "low_rank"]
 
 
-def model_of(transition, memory=1, seed=0, **changes):
+def model_of(transition, memory=1, seed=0, support=SUPPORT, **changes):
     parts = {"start": "low_rank", "emission": "low_rank", "encoder": "residual", "width": 4, "bias": True} | changes
-    config = HMMConfig(WORDS, STATES, "brown", 3, transition=transition, memory=memory, **parts)
-    model = HMM(config, seed=seed, support=SUPPORT).double().eval()
+    shape = len(support.block_V), support.states_MK.numel(), "brown", len(support.states_MK)
+    config = HMMConfig(*shape, transition=transition, memory=memory, **parts)
+    model = HMM(config, seed=seed, support=support).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         model.memory.words.normal_(generator=generator).mul_(1.5)
@@ -34,8 +36,8 @@ def model_of(transition, memory=1, seed=0, **changes):
 
 def stepping(model, words, kept=None):
     """p(z′ | z, words), from all states to those kept, straight from the formula; the newest word first, NONE: none."""
-    kept = torch.arange(STATES) if kept is None else kept
-    encoded = model.encoder.encode(torch.arange(STATES))
+    kept = torch.arange(model.config.states) if kept is None else kept
+    encoded = model.encoder.encode(torch.arange(model.config.states))
     leaving = model.encoder.vectors("leaving", encoded)
     for place, word in enumerate(words):
         if word != NONE:
@@ -44,13 +46,13 @@ def stepping(model, words, kept=None):
     if model.config.transition == "low_rank":
         return logits.softmax(1)
     blocks = (leaving @ model.transition.blocks.T + model.transition.bias).softmax(1)
-    return (logits.unflatten(1, (3, -1)).softmax(2) * blocks[:, :, None]).flatten(1)
+    return (logits.unflatten(1, (blocks.shape[1], -1)).softmax(2) * blocks[:, :, None]).flatten(1)
 
 
 def emission_of(model):
     """p(word | state), V×S."""
-    found = torch.zeros(WORDS, STATES, dtype=torch.float64)
-    return found.scatter(1, SUPPORT.lists(), model._log_emission().exp())
+    found = torch.zeros(model.config.vocab_size, model.config.states, dtype=torch.float64)
+    return found.scatter(1, model.support.lists(), model._log_emission().exp())
 
 
 def pairs(model):
@@ -59,29 +61,18 @@ def pairs(model):
     return pairs_of(model.config.memory, start, emission, lambda context: stepping(model, context))
 
 
-def texts(seed=0, batch=5, time=5):
-    return torch.randint(WORDS, (batch, time), generator=torch.Generator().manual_seed(seed))
+def texts(seed=0, batch=5, time=5, words=WORDS):
+    return torch.randint(words, (batch, time), generator=torch.Generator().manual_seed(seed))
 
 
-def every_way(ids_T, missing_T):
-    """The text with every choice of words in its gaps, N×T."""
-    words = torch.tensor(list(itertools.product(range(WORDS), repeat=int(missing_T.sum()))), dtype=torch.int64)
-    return ids_T.expand(len(words), -1).masked_scatter(missing_T.expand(len(words), -1), words)
-
-
-def chance(model, ids_NT):
-    """The sum of these texts' probabilities."""
-    return model.score(ids_NT)[0].sum(1).exp().sum().detach()
-
-
-def whole(found, states_BTS):
+def whole(found, states_BTS, states=STATES):
     """What a question says of the states of blocks, over all states."""
-    return found.new_zeros(*found.shape[:2], STATES).scatter_add(2, states_BTS, found)
+    return found.new_zeros(*found.shape[:2], states).scatter_add(2, states_BTS, found)
 
 
-def folded(found_BTS):
+def folded(found_BTS, states=STATES):
     """What the pairs say of the states alone."""
-    return found_BTS.unflatten(2, (-1, STATES)).sum(2)
+    return found_BTS.unflatten(2, (-1, states)).sum(2)
 
 
 @pytest.fixture(params=[(kind, memory) for kind in KINDS for memory in (1, 2)], ids=lambda p: f"{p[0]}, {p[1]} words")
@@ -147,6 +138,39 @@ def test_the_next_word_is_that_of_the_pairs(both):
     assert_close(model.next_token(), twin.next_token())
 
 
+@pytest.fixture(params=KINDS)
+def of_three(request):
+    model = model_of(request.param, 3, support=SMALL)
+    with torch.no_grad():
+        return model, pairs(model), texts(words=3), texts(seed=1, words=3)
+
+
+def test_scores_after_three_words_are_those_of_the_pairs(of_three):
+    model, twin, ids, more = of_three
+    (ours, our_state), (theirs, their_state) = model.score(ids, None, LENGTHS), twin.score(ids, None, LENGTHS)
+    keep = LENGTHS > 0  # the belief of a row without tokens is before its first word
+    assert_close(ours, theirs)
+    assert_close(model.score(more, our_state)[0][keep], twin.score(more, their_state)[0][keep])
+
+
+def test_posteriors_and_paths_after_three_words_are_those_of_the_pairs(of_three):
+    model, twin, ids, _ = of_three
+    ours, theirs = model.smooth(ids, None, LENGTHS), twin.smooth(ids, None, LENGTHS)
+    assert_close(whole(ours.posterior_BTS, ours.states_BTS, 4), folded(theirs.posterior_BTS, 4))
+    assert_paths_agree(model, twin, ids, LENGTHS)
+
+
+@pytest.mark.parametrize("learning", [False, True], ids=["in use", "with gradients"])
+@pytest.mark.parametrize("encoder", ["table", "residual", "factored", "mlp", "transformer"])
+@pytest.mark.parametrize("transition", KINDS)
+def test_scores_are_those_of_the_pairs_whatever_makes_the_vectors(transition, encoder, learning):
+    model = model_of(transition, encoder=encoder)
+    with torch.no_grad():
+        twin = pairs(model)
+    with torch.set_grad_enabled(learning):
+        assert_close(model.score(texts(), lengths_B=LENGTHS)[0], twin.score(texts(), lengths_B=LENGTHS)[0])
+
+
 def test_posterior_paths_are_drawn_as_often_as_they_are_probable():
     model = model_of("hierarchical")
     ids = texts(batch=1, time=3)
@@ -158,14 +182,18 @@ def test_posterior_paths_are_drawn_as_often_as_they_are_probable():
         assert_close(share, wanted.detach(), atol=0.015, rtol=0)
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["from the start", "from a text"])
+@pytest.mark.parametrize("memory", [1, 2])
 @pytest.mark.parametrize("transition", KINDS)
-def test_samples_have_the_words_that_the_model_expects(transition):
-    model = model_of(transition)
-    drawn = model.sample(20_000, 2, generator=torch.Generator().manual_seed(0)).tokens_BT
-    found = torch.bincount(drawn[:, 0] * WORDS + drawn[:, 1], minlength=WORDS**2) / len(drawn)
-    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=2)))
-    wanted = model.score(everything)[0].sum(1).exp().detach()
-    assert_close(found.double(), wanted, atol=0.012, rtol=0)
+def test_samples_have_the_words_that_the_model_expects(transition, memory, begun):
+    model = model_of(transition, memory)
+    state = model.score(torch.tensor([[1, 3]]))[1].detach() if begun else None
+    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=3)))
+    after = [None if state is None else state.expand(rows, -1) for rows in (20_000, len(everything))]
+    drawn = model.sample(20_000, 3, after[0], generator=torch.Generator().manual_seed(0)).tokens_BT
+    found = torch.bincount(drawn[:, 0] * WORDS**2 + drawn[:, 1] * WORDS + drawn[:, 2], minlength=WORDS**3) / len(drawn)
+    wanted = model.score(everything, after[1])[0].sum(1).exp().detach()
+    assert (found - wanted).abs().sum() < 0.09  # by chance about 0.06
     assert_close(wanted.sum(), torch.tensor(1.0).double())
 
 
@@ -201,6 +229,18 @@ def test_a_batch_knows_the_states_that_dropout_left_alone(transition, monkeypatc
         assert_close(found[row].sum(), belief.sum().log())
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["of words", "of words and states"])
+@pytest.mark.parametrize("memory", [1, 2])
+@pytest.mark.parametrize("transition", KINDS)
+def test_with_dropout_the_texts_of_a_batch_share_one_distribution(transition, memory, dropout):
+    model = model_of(transition, memory, memory_dropout=0.5, dropout=dropout).train()
+    everything = torch.tensor(list(itertools.product(range(WORDS), repeat=memory + 1)))
+    torch.manual_seed(0)
+    found = model.score(everything)[0].sum(1).exp().detach()
+    assert_close(found.sum(), torch.tensor(1.0).double())
+    assert (found - model.eval().score(everything)[0].sum(1).exp()).abs().max() > 0.01
+
+
 @pytest.mark.parametrize("transition", KINDS)
 def test_gaps_are_summed_over_words(transition):
     model = model_of(transition)
@@ -210,11 +250,11 @@ def test_gaps_are_summed_over_words(transition):
     after, _ = model.score(torch.tensor([[2, 1]] * 4), state)
     gap_after, _ = model.score(torch.tensor([[2, 1]] * 4), state, missing_BT=torch.tensor([[True, False]] * 4))
     for row in range(4):
-        filled = every_way(ids[row], missing[row])
+        filled = every_way(ids[row], missing[row], WORDS)
         assert_close(found[row].sum().exp(), chance(model, filled))
         more = torch.cat([filled, torch.tensor([2, 1]).expand(len(filled), 2)], 1)
         assert_close((found[row].sum() + after[row].sum()).exp().detach(), chance(model, more))
-        over = torch.cat([every_way(row, torch.arange(6) == 4) for row in more])
+        over = torch.cat([every_way(row, torch.arange(6) == 4, WORDS) for row in more])
         assert_close((found[row].sum() + gap_after[row].sum()).exp(), chance(model, over))
 
 
@@ -225,7 +265,7 @@ def test_what_may_stand_in_a_gap(transition):
     missing = torch.tensor([[0, 1, 0, 0, 0], [0, 0, 1, 1, 0], [1, 0, 0, 0, 1]]).bool()
     filled = model.fill(ids, missing)
     for row, place, log_prob_V in zip(*filled, strict=True):
-        filled = every_way(ids[row], missing[row])
+        filled = every_way(ids[row], missing[row], WORDS)
         weight = torch.stack([chance(model, filled[filled[:, place] == word]) for word in range(WORDS)])
         assert_close(log_prob_V.exp(), weight / weight.sum())
 
@@ -242,6 +282,34 @@ def test_questions_about_gaps_agree_with_the_pairs(transition):
     assert_close(ours.log_prob_BT, theirs.log_prob_BT)
 
 
+@pytest.fixture(params=itertools.product(KINDS, (0, 2)), ids=lambda p: f"{p[0]}, {p[1]} tokens before")
+def gapped(request):
+    model, cut = model_of(request.param[0]), request.param[1]
+    with torch.no_grad():
+        parts = model.log_start().exp(), emission_of(model), lambda words: stepping(model, words)
+        return Gapped.of(model, *parts, texts(batch=4), cut)
+
+
+def test_the_best_paths_over_gaps_are_the_best_of_all(gapped):
+    gapped.assert_best_paths_agree()
+
+
+def test_entropy_over_gaps_is_that_of_all_paths(gapped):
+    gapped.assert_entropies_agree()
+
+
+def test_states_over_gaps_are_drawn_as_often_as_they_are_probable(gapped):
+    gapped.assert_draws_agree(2000, near=0.03)
+
+
+def test_beliefs_over_gaps_are_those_of_all_paths(gapped):
+    gapped.assert_beliefs_agree()
+
+
+def test_the_next_word_after_gaps_is_that_of_every_way_to_fill_them(gapped):
+    gapped.assert_next_words_agree()
+
+
 @pytest.mark.parametrize("transition", KINDS)
 def test_gaps_of_words_by_pieces(transition, monkeypatch):
     """However few numbers are made at once."""
@@ -253,6 +321,19 @@ def test_gaps_of_words_by_pieces(transition, monkeypatch):
     monkeypatch.setattr("trellis.inference.transitions.FROM_AT_ONCE", 3)
     assert_close(model.score(ids, missing_BT=missing)[0], at_once)
     assert_close(model.fill(ids, missing).log_prob_NV, filled)
+
+
+@pytest.mark.parametrize("transition", ["hierarchical", "low_rank"])
+def test_sums_over_gaps_are_distributions_while_words_are_dropped(transition, monkeypatch):
+    model = model_of(transition, memory_dropout=0.5).train()
+    for at_once in (None, 8):
+        if at_once:
+            monkeypatch.setattr("trellis.inference.transitions.NUMBERS_AT_ONCE", at_once)
+            monkeypatch.setattr("trellis.models.block_gaps.NUMBERS_AT_ONCE", at_once)
+        assert_close(model.all_pairs().sum(1), torch.ones(model.config.states, dtype=torch.float64))
+        with torch.no_grad():
+            _, gap = model.score(texts()[:1, :1], missing_BT=torch.tensor([[True]]))
+        assert_close(model.next_token(gap).exp().sum(), torch.tensor(1.0, dtype=torch.float64))
 
 
 def test_gaps_of_a_longer_memory_are_refused():

@@ -2,7 +2,8 @@
 
     p(z′ | z) = Σ_x p(x | z) p(z′ | z, x),    x of the words of z's block
 
-Of exponentials of the states' products and of the words', only the sum over words is made for each pair of states.
+Of exponentials of the states' products and of the words', only the sum over words is made for each pair of states. It
+is made in pieces, each of which would have a dropout of its own: of the words' vectors nothing is dropped in it.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class BlockGaps:
         entering_UR = self._precise(self.vectors.vectors("entering", self.vectors.encode(enter_MJ.flatten())), wide)
         entering_MRJ = entering_UR.view(*enter_MJ.shape, -1).transpose(1, 2)
         leaving_NR = self._precise(self.vectors.vectors("leaving", self.vectors.encode(from_N)), wide)
-        moved_XR = self._precise(self.memory.vectors(words_X[:, None]), wide)
+        moved_XR = self._precise(self.memory.whole_vectors(words_X[:, None]), wide)
         log_emit_XN = self._precise(self.model.log_emission()[words_X][:, from_N % self.model.block_size], wide)
         log_enter_MXJ, logits_MNJ = moved_XR @ entering_MRJ, leaving_NR @ entering_MRJ
         if isinstance(self.part, HierarchicalTransition):
@@ -143,4 +144,5 @@ class BlockGaps:
         leaving_SR, entering_SR = (self.vectors.vectors(role, encoded) for role in ("leaving", "entering"))
         leaving_MKR = leaving_SR.view(-1, self.model.block_size, leaving_SR.shape[1])
         words_V = torch.arange(self.model.config.vocab_size, device=self.model.device)
-        return moved_log_totals(leaving_MKR, entering_SR, self.memory.vectors(words_V[:, None]), self.model.block_V)
+        moved_VR = self.memory.whole_vectors(words_V[:, None])
+        return moved_log_totals(leaving_MKR, entering_SR, moved_VR, self.model.block_V)

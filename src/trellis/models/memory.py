@@ -59,14 +59,18 @@ class Memory(nn.Module):
         self.dropout = config.memory_dropout
 
     def vectors(self, words_KM: Tensor) -> Tensor:
+        """d_x of these contexts, K×R; while learning, as dropout leaves them."""
+        sum_KR = self.whole_vectors(words_KM)
+        return self._thinned(sum_KR) if self.training and self.dropout else sum_KR
+
+    def whole_vectors(self, words_KM: Tensor) -> Tensor:
         """d_x of these contexts, K×R; a word that is not there adds nothing."""
         there_KM1 = (words_KM >= 0).unsqueeze(-1)
         chosen = [
             words_VR.index_select(0, words_K.clamp_min(0)) * there_K1
             for words_VR, words_K, there_K1 in zip(self.words, words_KM.T, there_KM1.unbind(1), strict=True)
         ]
-        sum_KR = torch.stack(chosen).sum(0) if len(chosen) > 1 else chosen[0]
-        return self._thinned(sum_KR) if self.training and self.dropout else sum_KR
+        return torch.stack(chosen).sum(0) if len(chosen) > 1 else chosen[0]
 
     def _thinned(self, sum_KR: Tensor) -> Tensor:
         """Dropout, drawn by the processor's generator, so that a seed means the same on every device."""
