@@ -73,8 +73,8 @@ the rate of MLP ψ, and those with a skip connection one of their own.
 
 Distilled runs learn from {LABELLED["laptop"] / 1e6:g} million tokens with the labels of stories15M, unless it says
 otherwise. All else is as in their Tables 5 and 6, with the gradient clipped at 1 as in their code; vectors begin at a
-spread that suits their width, where theirs are N(0, 1). Minutes are of one processor; of runs from before November 18
-they are the clock's, on a machine that did other things too. [The bench](bench.md) compares speeds.
+spread that suits their width, where theirs are N(0, 1). Minutes are of one processor; of runs whose record has no
+`processor_seconds` they are the clock's, on a machine that did other things too. [The bench](bench.md) compares speeds.
 """
 
 

@@ -229,9 +229,7 @@ def figure12(budget: Budget) -> list[Recipe]:
 
 
 def full(budget: Budget) -> list[Recipe]:
-    """All of the text: the baseline at the rate searched on less of it, at the paper's, and without weight decay; and
-    the best recipe.
-    """
+    """All of the text: the baseline at two rates and without weight decay, and the best recipe."""
     return [
         learn(budget, "HMM", "scalar", tokens=None),
         learn(budget, "HMM, rate 0.4", "scalar", tokens=None, lr=0.4),

@@ -11,7 +11,7 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE
 
 from .makers import DENSE, FLAT, RESIDUAL, VOCABULARY, gradients, random_ids, support_of
-from .pairs import Gapped, assert_paths_agree, labels_of_pairs, pairs_of
+from .pairs import assert_paths_agree, labels_of_pairs, pairs_of
 
 WORDS, STATES = 4, 3
 LENGTHS = torch.tensor([5, 1, 4, 0, 3])
@@ -181,34 +181,6 @@ def test_gaps_are_summed_over_words():
             assert float(found[row].sum().exp()) == pytest.approx(wanted, rel=1e-9)
             after, _ = model.score(torch.tensor([[2, 1]]), state[row : row + 1])
             assert float((found[row].sum() + after.sum()).exp()) == pytest.approx(more, rel=1e-9)
-
-
-@pytest.fixture(params=[0, 2], ids=lambda p: f"{p} tokens before")
-def gapped(request):
-    model = model_of()
-    with torch.no_grad():
-        parts = model.log_start().exp(), model.log_emission().exp(), lambda words: stepping(model, words)
-        return Gapped.of(model, *parts, texts(batch=4), request.param)
-
-
-def test_the_best_paths_over_gaps_are_the_best_of_all(gapped):
-    gapped.assert_best_paths_agree()
-
-
-def test_entropy_over_gaps_is_that_of_all_paths(gapped):
-    gapped.assert_entropies_agree()
-
-
-def test_states_over_gaps_are_drawn_as_often_as_they_are_probable(gapped):
-    gapped.assert_draws_agree(2000, near=0.03)
-
-
-def test_beliefs_over_gaps_are_those_of_all_paths(gapped):
-    gapped.assert_beliefs_agree()
-
-
-def test_the_next_word_after_gaps_is_that_of_every_way_to_fill_them(gapped):
-    gapped.assert_next_words_agree()
 
 
 def test_gaps_of_a_longer_memory_are_refused():

@@ -11,7 +11,7 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE
 from trellis.models.supports import Support, TakingPart
 
-from .pairs import Gapped, assert_paths_agree, chance, every_way, labels_of_pairs, pairs_of
+from .pairs import assert_paths_agree, chance, every_way, labels_of_pairs, pairs_of
 
 BLOCK = torch.tensor([0, 1, 0, 1, 2, 0])
 WORDS, STATES, SIZE = len(BLOCK), 6, 2
@@ -280,34 +280,6 @@ def test_questions_about_gaps_agree_with_the_pairs(transition):
     ours, theirs = model.smooth(ids, None, lengths, missing), twin.smooth(ids, None, lengths, missing)
     assert_close(whole(ours.posterior_BTS, ours.states_BTS), folded(theirs.posterior_BTS))
     assert_close(ours.log_prob_BT, theirs.log_prob_BT)
-
-
-@pytest.fixture(params=itertools.product(KINDS, (0, 2)), ids=lambda p: f"{p[0]}, {p[1]} tokens before")
-def gapped(request):
-    model, cut = model_of(request.param[0]), request.param[1]
-    with torch.no_grad():
-        parts = model.log_start().exp(), emission_of(model), lambda words: stepping(model, words)
-        return Gapped.of(model, *parts, texts(batch=4), cut)
-
-
-def test_the_best_paths_over_gaps_are_the_best_of_all(gapped):
-    gapped.assert_best_paths_agree()
-
-
-def test_entropy_over_gaps_is_that_of_all_paths(gapped):
-    gapped.assert_entropies_agree()
-
-
-def test_states_over_gaps_are_drawn_as_often_as_they_are_probable(gapped):
-    gapped.assert_draws_agree(2000, near=0.03)
-
-
-def test_beliefs_over_gaps_are_those_of_all_paths(gapped):
-    gapped.assert_beliefs_agree()
-
-
-def test_the_next_word_after_gaps_is_that_of_every_way_to_fill_them(gapped):
-    gapped.assert_next_words_agree()
 
 
 @pytest.mark.parametrize("transition", KINDS)

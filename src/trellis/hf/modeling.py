@@ -55,8 +55,8 @@ class TrellisForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         return past_key_values.rows(beam_idx)
 
     def get_input_embeddings(self) -> torch.nn.Module:
-        """Refuse: tokens are looked up in tables of emissions, and have no vectors on their way in."""
-        raise NotImplementedError("an HMM reads tokens by their emissions, and has no input embeddings.")
+        """Refuse: an HMM's tokens are looked up in tables of emissions, and have no vectors on their way in."""
+        raise NotImplementedError("a model of Trellis reads tokens by their ids, and has no input embeddings.")
 
     def get_output_embeddings(self) -> None:
         """None, which transformers takes for an answer."""

@@ -91,7 +91,7 @@ def _low(belief_TBS: Tensor, scale_TB: Tensor) -> Tensor:
 
 
 def _needed(scale_TB: Tensor, inside_TB: Tensor, states: int) -> Tensor:
-    """At which tokens what is lost could make a difference to the probability of any later one, T×B, in haste.
+    """At which tokens what is lost could make a difference to the probability of any later one, T×B: a quick bound.
 
     Scaled likelihoods are at most one. So what S states with beliefs below the least, ε, lead to is at most T S ε by
     the end of a row, and what the others lead to is the product of all scales from there on.
