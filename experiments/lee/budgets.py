@@ -127,14 +127,13 @@ def learn(
     teacher: str | None = None,
     distill: DistillSettings | None = None,
     lr: float | None = None,
-    share: float = 1.0,
     needs: tuple[Recipe, ...] = (),
     **model: Any,
 ) -> Recipe:
     """A run of an HMM of some shape, by a name that says what is particular about it.
 
     It begins with the labels of a `teacher`, or as `distill` says in full. `tokens` to learn from are the budget's
-    unless given; None is all of the text. `lr` is searched unless given, and a `share` of what was found is taken.
+    unless given; None is all of the text. `lr` is searched unless given.
     """
     config = _config(budget, shape, states, TOKENS[budget] if tokens == -1 else tokens, model)
     distill = distilled(budget, teacher) if teacher else distill
@@ -145,7 +144,7 @@ def learn(
     if lr is not None:
         training = dataclasses.replace(training, lr=lr)
         return Recipe(name, label, dataclasses.replace(config, training=training), needs=needs)
-    return Recipe(name, label, config, _grid(budget, shape, model), share, needs)
+    return Recipe(name, label, config, _grid(budget, shape, model, distill is not None), needs=needs)
 
 
 @functools.cache
@@ -178,12 +177,16 @@ def _config(budget: Budget, shape: str, states: int, tokens: int | None, changes
     return RunConfig(data, HMMConfig(ANY_VOCABULARY, states, **parts), training)
 
 
-def _grid(budget: Budget, shape: str, changes: dict[str, Any]) -> Grid:
-    """Rates are searched once for a kind of parameters, on less text."""
+def _grid(budget: Budget, shape: str, changes: dict[str, Any], labels: bool) -> Grid:
+    """Rates are searched once for a kind of parameters, on less text and without labels.
+
+    A language model's weights bear a low rate only, but with labels as high a one as random weights: they have theirs.
+    """
     searched = SHAPES[shape].searched or shape
     own: dict[str, Any] = {}
     if "network" in changes:
-        own["network"] = f"random:{CHECKPOINT}" if changes["network"].startswith("random:") else CHECKPOINT
+        random = labels or changes["network"].startswith("random:")
+        own["network"] = f"random:{CHECKPOINT}" if random else CHECKPOINT
     if changes.get("skip") == "input":
         own |= RESIDUAL
     config = _config(budget, searched, SHAPES[searched].states, SEARCHED[budget], own)

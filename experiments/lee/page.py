@@ -34,10 +34,14 @@ TITLES = {
     "lee.blocked": "Beyond the paper: distillation and encoders on blocked models",
 }
 ABOUT = {
-    "lee.figure2": """Rates were searched with about 2^22 parameters. At 2^23 they are half as high and at 2^24 a
-quarter, as the networks are about twice and four times as wide: at the same rate two of the widest did not learn
-([the notebook](notebook.md)). A transformer's width is a multiple of 32, so that it may have little more than half of
-the parameters that its row allows; the figure has what there are.
+    "lee.table4": """Rows with labels (LVD) both have the rate that was found for random weights without: without
+labels pretrained weights do not learn at so high a rate, with them they do, and learn better than at their own
+([the notebook](notebook.md)).
+""",
+    "lee.figure2": """Rates were searched at a width of 128, with about 2^22 parameters. At other widths they are
+higher or lower in inverse proportion, to the nearest power of two: at one rate for all, the widest networks do not
+learn and the narrowest learn too slowly ([the notebook](notebook.md)). A transformer's width is a multiple of 32, so
+that it may have little more than half of the parameters that its row allows; the figure has what there are.
 """,
     "lee.figure3": """Our language models are small and have read 0.3, 1 and 3 million tokens of the same text; the
 weakest teacher of the paper, a TinyLlama, has read 500 billion.

@@ -5,7 +5,9 @@ Rows of tables are run from three seeds, points of sweeps from one. Runs of the 
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import math
+from typing import Any, cast
 
 from experiments.lee.budgets import (
     CHECKPOINT,
@@ -16,6 +18,7 @@ from experiments.lee.budgets import (
     SHAPES,
     TEACHER,
     TOKENS,
+    WIDTH,
     distilled,
     language_model,
     learn,
@@ -23,7 +26,10 @@ from experiments.lee.budgets import (
     width_of,
 )
 from experiments.recipes import Budget, Recipe, Study
+from trellis.models.budgets import within_budget
+from trellis.models.hmm_config import HMMConfig
 
+VOCABULARY = 32_000  # of Llama 2
 ARCHITECTURES = {"mlp-psi": "MLP ψ", "mlp-iota": "MLP ι", "transformer-psi": "TRF ψ", "transformer-iota": "TRF ι"}
 # a (transition), b (emission) and π (start) of Table 2: which of them are products of vectors.
 FACTORED = {
@@ -123,26 +129,23 @@ def powers(budget: Budget, shape: str) -> tuple[int, ...]:
 
 
 def figure2(budget: Budget, states: int = 512) -> list[Recipe]:
-    """Networks of all four kinds by their number of parameters.
-
-    Rates are searched at 2^22. Beyond that the width is in proportion to the parameters, and the rate in inverse
-    proportion to the width, but for the paper, which has one rate a kind.
-    """
+    """Networks of all four kinds by their number of parameters."""
+    networks = [
+        learn(budget, f"{label}, 2^{exponent}", shape, states=states, parameters=f"2^{exponent}")
+        for shape, label in ARCHITECTURES.items()
+        for exponent in powers(budget, shape)
+    ]
     return [
         *([] if states != 512 else [learn(budget, "HMM", "scalar")]),
-        *(
-            learn(
-                budget,
-                f"{label}, 2^{exponent}",
-                shape,
-                states=states,
-                share=1.0 if budget == "paper" else min(1.0, 2.0 ** (22 - exponent)),
-                parameters=f"2^{exponent}",
-            )
-            for shape, label in ARCHITECTURES.items()
-            for exponent in powers(budget, shape)
-        ),
+        *(networks if budget != "laptop" else map(_by_width, networks)),
     ]
+
+
+def _by_width(recipe: Recipe) -> Recipe:
+    """Its rate in inverse proportion to its width, to the nearest power of two; the paper has one rate a kind."""
+    model = cast(HMMConfig, recipe.config.model)
+    width = within_budget(dataclasses.replace(model, vocab_size=VOCABULARY), blocks=1, block_size=model.states).width
+    return dataclasses.replace(recipe, share=2.0 ** round(math.log2(WIDTH / width)))
 
 
 def figure3(budget: Budget) -> list[Recipe]:

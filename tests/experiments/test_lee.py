@@ -79,7 +79,8 @@ def test_wide_networks_have_lower_rates_but_for_the_papers():
     assert {recipe.share for recipe in studies.figure2("paper")} == {1.0}
     found = rows("lee.figure2", "laptop")
     shares = {power: found[f"MLP ι, 2^{power}"].share for power in range(20, 25)}
-    assert shares == {20: 1.0, 21: 1.0, 22: 1.0, 23: 0.5, 24: 0.25}
+    assert shares == {20: 4.0, 21: 2.0, 22: 1.0, 23: 0.5, 24: 0.25}
+    assert [found[f"TRF ψ, 2^{power}"].share for power in range(21, 25)] == [4.0, 1.0, 1.0, 0.5]  # 32, 96, 160, 288
 
 
 def test_a_rate_is_searched_once_for_a_kind_of_parameters_on_less_text():
