@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from experiments.results import Results, minutes
@@ -23,9 +22,7 @@ def _row(study: str, label: str, results: Results, theirs: dict[str, dict[str, A
     runs = [run for run in results.rows(study, label) if run is not None]
     measured = [_three(results, study, label, what) for what in ("valid", "test")]
     whole = "" if len(runs) == len(results.rows(study, label)) else f" of {len(results.rows(study, label))}"
-    cost = (
-        ["", ""] if not runs else [f"{runs[0]['parameters'] / 1e6:.1f}M", f"{statistics.fmean(map(minutes, runs)):.0f}"]
-    )
+    cost = ["", ""] if not runs else [f"{runs[0]['parameters'] / 1e6:.1f}M", f"{min(map(minutes, runs)):.0f}"]
     row = theirs.get(label, {})
     printed = [str(row.get(name, "")) for name in ("mean", "min", "max")] if theirs else []
     return [label, f"{len(runs)}{whole}", *measured[0], *measured[1], *cost, *printed]

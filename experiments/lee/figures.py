@@ -14,7 +14,7 @@ from experiments.plots import save
 from experiments.results import Results, minutes, value
 
 AXES = {
-    "lee.figure1": "parameters of the HMM",
+    "lee.figure1": "states",
     "lee.figure2": "parameters of the reparameterised HMM",
     "lee.figure6": "learning rate",
     "lee.figure11": "parameters of the reparameterised HMM, 256 states",

@@ -39,18 +39,26 @@ labels pretrained weights do not learn at so high a rate, with them they do, and
 ([the notebook](notebook.md)).
 """,
     "lee.figure2": """Rates were searched at a width of 128, with about 2^22 parameters. At other widths they are
-higher or lower in inverse proportion, to the nearest power of two: at one rate for all, the widest networks do not
-learn and the narrowest learn too slowly ([the notebook](notebook.md)). A transformer's width is a multiple of 32, so
-that it may have little more than half of the parameters that its row allows; the figure has what there are.
+higher or lower in inverse proportion, to the nearest power of two, and of wide MLPs ι to its square: at one rate for
+all, the widest networks do not learn and the narrowest learn too slowly ([the notebook](notebook.md)). A transformer's width is a multiple of 32, so
+that it may have little more than half of the parameters that its row allows: 2^22 is the most that it may have, and the
+figure has what there are.
 """,
     "lee.figure3": """Our language models are small and have read 0.3, 1 and 3 million tokens of the same text; the
-weakest teacher of the paper, a TinyLlama, has read 500 billion.
+weakest teacher of the paper, a TinyLlama, has read 500 billion. Ours that has read 0.3 million teaches less well than
+the others, which differ little, as the paper's do: what the paper says is of teachers that have learnt their language.
 """,
     "lee.figure5": """Frozen vectors stay as they are for four times as many tokens as there are labels for, as in the
 paper.
 """,
-    "lee.full": """All of openmix is 92 million tokens, read once. With the paper's weight decay the scalar HMM ends
-worse than after its first 10 million tokens, and without it a little below the best recipe, which has a quarter of its
+    "lee.figure6": """At 0.4 and 0.04 these networks diverge within a few updates, and there is nothing to show.
+""",
+    "lee.figure7": """The networks differ in shape too: *random* and *stories15M* have six layers 288 wide, our own
+language models four layers 128 wide.
+""",
+    "lee.full": """All of openmix is 92 million tokens, read once. In the paper's settings the order is that of 10
+million tokens, and further apart, so there are no longer runs. With the paper's weight decay the scalar HMM ends worse
+than after its first 10 million tokens; without it, it is as good as the best recipe, which has a quarter of its
 parameters: see the next section, and [the notebook](notebook.md).
 """,
     "lee.decay": """AdamW takes away the rate times the weight decay of every number at every update, whether or not a
@@ -68,17 +76,21 @@ the whole configuration, the seed, the hash of the text, the commit and the vali
 Perplexity is exp(nats / tokens) over independent windows of 64 tokens, as theirs. Theirs is of SlimPajama after 500
 million tokens; ours, at the budget *laptop*, of openmix after {TOKENS["laptop"] // 10**6} million: compare the order
 and the ratios. Rows of tables have three seeds (42, 52, 62), points of figures one unless bars show a spread. Where two
-rows differ by no more than their seeds do, or two single runs by less than 3 %, it is too close to tell.
+rows differ by no more than their seeds do, or two single runs by less than 6 %, it is too close to tell which is
+better: seeds of one network differ by up to 5.5 %. Of a thing that is said to matter little or not to help, we agree if
+it changes less than 3 %.
 
 Learning rates were searched on validation text for each kind of parameters: over 0.4, 0.04, … in runs of
 {SEARCHED["laptop"] / 1e6:g} million tokens, down to the first that is worse, then over halves and doubles around the
-best in whole runs from seed 42 (`experiments/rates.yaml`), of which the best is that row's own. Rows of Table 3 have
-the rate of MLP ψ, and those with a skip connection one of their own.
+best in whole runs from seed 42 (`experiments/rates.yaml`), of which the best is that row's own. In Table 2 a and π
+have the rate of a, and a and b that of all three; rows of Table 3 have the rate of MLP ψ, and those with a skip
+connection one of their own.
 
 Distilled runs learn from {LABELLED["laptop"] / 1e6:g} million tokens with the labels of stories15M, unless it says
 otherwise. All else is as in their Tables 5 and 6, with the gradient clipped at 1 as in their code; vectors begin at a
-spread that suits their width, where theirs are N(0, 1). Minutes are of one processor; of runs whose record has no
-`processor_seconds` they are the clock's, on a machine that did other things too. [The bench](bench.md) compares speeds.
+spread that suits their width, where theirs are N(0, 1). Minutes are of one processor, of the quickest seed; of runs
+whose record has no `processor_seconds` they are the clock's, on a machine that did other things too. [The
+bench](bench.md) compares speeds.
 """
 
 

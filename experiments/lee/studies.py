@@ -142,21 +142,47 @@ def figure2(budget: Budget, states: int = 512) -> list[Recipe]:
 
 
 def _by_width(recipe: Recipe) -> Recipe:
-    """Its rate in inverse proportion to its width, to the nearest power of two; the paper has one rate a kind."""
+    """Its rate in inverse proportion to its width, to the nearest power of two; the paper has one rate a kind.
+
+    A wide MLP ι learns at the inverse of the square only.
+    """
     model = cast(HMMConfig, recipe.config.model)
     width = within_budget(dataclasses.replace(model, vocab_size=VOCABULARY), blocks=1, block_size=model.states).width
-    return dataclasses.replace(recipe, share=2.0 ** round(math.log2(WIDTH / width)))
+    power = 2 if model.encoder == "mlp" and model.monolithic and width > WIDTH else 1
+    return dataclasses.replace(recipe, share=2.0 ** (power * round(math.log2(WIDTH / width))))
 
 
 def figure3(budget: Budget) -> list[Recipe]:
     """Teachers of several strengths, and one that has learnt nothing, for the plain HMM."""
+    if budget == "paper":
+        return _figure3_of_the_paper()
     weaker = [language_model(budget, tokens) for tokens in STRENGTHS[budget]]
-    told = {"lr": 0.4} if budget == "paper" else {}  # their Table 6
     return [
-        learn(budget, "none", "scalar", **told),
-        learn(budget, "random", "scalar", teacher=RANDOM_TEACHER, **told),
-        *(learn(budget, one.label, "scalar", teacher=f"{one.name}/best", needs=(one,), **told) for one in weaker),
-        learn(budget, "stories15M", "scalar", teacher=TEACHER, **told),
+        learn(budget, "none", "scalar"),
+        learn(budget, "random", "scalar", teacher=RANDOM_TEACHER),
+        *(learn(budget, one.label, "scalar", teacher=f"{one.name}/best", needs=(one,)) for one in weaker),
+        learn(budget, "stories15M", "scalar", teacher=TEACHER),
+    ]
+
+
+def _figure3_of_the_paper() -> list[Recipe]:
+    """As their Table 6 has it, with the teachers' folders in the data folder; of TinyLlama the first and the last."""
+    tiny = [f"TinyLlama-1.1B-{tokens}" for tokens in ("500B", "3T")]
+    taught: list[tuple[str, dict[str, Any]]] = [
+        ("random", {"teacher": f"random:teachers/{tiny[0]}", "tokens": 10_000_000}),
+        *((name, {"teacher": f"teachers/{name}", "tokens": 10_000_000}) for name in tiny),
+        *(
+            (f"Llama-2-7B, PCA {pca}", {"teacher": "teachers/Llama-2-7B", "pca": pca, "tokens": 5_000_000})
+            for pca in (512, 1024, 2048, 4096)
+        ),
+    ]
+    return [
+        *_seeds("none", "paper", "scalar", lr=0.4),
+        *(
+            recipe
+            for label, told in taught
+            for recipe in _seeds(label, "paper", "scalar", distill=distilled("paper", **told), lr=0.4)
+        ),
     ]
 
 
@@ -206,13 +232,13 @@ def figure7(budget: Budget) -> list[Recipe]:
 
 def figure8(budget: Budget) -> list[Recipe]:
     """Tokens learnt from with the teacher's labels, up to all of the run."""
-    shares = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+    shares = (*((0.002,) if budget == "paper" else ()), 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
     return [
         learn(budget, "none", "scalar"),
         *(
             learn(
                 budget,
-                f"{share:.0%}",
+                f"{100 * share:g}%",
                 "scalar",
                 distill=distilled(budget, TEACHER, tokens=round(share * TOKENS[budget])),
             )

@@ -48,8 +48,11 @@ def test_the_papers_budget_is_its_tables_5_and_6():
         assert training.warmup * data.max_tokens == pytest.approx(25_600_000)
         assert training.final == 0.1
         assert recipe.config.model.states == 512
-    taught = rows("lee.figure3", "paper")["stories15M"].config
-    assert (taught.training.init, taught.distill.tokens, taught.training.lr) == ("distill", 5_000_000, 0.4)
+    taught = {label: recipe.config for label, recipe in rows("lee.figure3", "paper").items() if label != "none"}
+    assert {(config.training.init, config.training.lr) for config in taught.values()} == {("distill", 0.4)}
+    labelled = {(label.partition("-")[0], config.distill.tokens) for label, config in taught.items()}
+    assert labelled == {("random", 10_000_000), ("TinyLlama", 10_000_000), ("Llama", 5_000_000)}
+    assert [config.distill.pca for config in taught.values()] == [None, None, None, 512, 1024, 2048, 4096]
     assert rows("lee.table4", "paper")["Random Init. + LVD"].config.distill.tokens == 10_000_000
     assert {recipe.config.distill.frozen for recipe in studies.figure5("paper")} == {0, 20_000_000}
     (grid,) = {recipe.grid for recipe in studies.table1("paper") if recipe.label == "HMM"}
@@ -75,11 +78,12 @@ def test_every_number_of_parameters_is_enough_for_a_network_of_its_kind(study, b
         assert 2 ** (power - 1) < parameters_of(found, 1, model.states) <= 2**power
 
 
-def test_wide_networks_have_lower_rates_but_for_the_papers():
+def test_rates_fall_with_the_width_but_for_the_papers():
     assert {recipe.share for recipe in studies.figure2("paper")} == {1.0}
     found = rows("lee.figure2", "laptop")
     shares = {power: found[f"MLP ι, 2^{power}"].share for power in range(20, 25)}
-    assert shares == {20: 4.0, 21: 2.0, 22: 1.0, 23: 0.5, 24: 0.25}
+    assert shares == {20: 4.0, 21: 2.0, 22: 1.0, 23: 0.25, 24: 0.0625}
+    assert [found[f"MLP ψ, 2^{power}"].share for power in range(20, 25)] == [4.0, 2.0, 1.0, 0.5, 0.25]
     assert [found[f"TRF ψ, 2^{power}"].share for power in range(21, 25)] == [4.0, 1.0, 1.0, 0.5]  # 32, 96, 160, 288
 
 
@@ -121,7 +125,7 @@ LIKE_THE_PAPER = {
     | {"False, False, False": 540, "True, True, True": 348},
     "lee.table4": {row["label"]: row["mean"] for row in PUBLISHED["lee.table4"]["rows"]},
     "lee.figure1": {f"HMM, {2**n}": 540 + 10 * (n - 9) for n in range(6, 11)}
-    | {f"best, {2**n}": 256 - 9 * (n - 9) for n in range(6, 11)},
+    | {f"best, {2**n}": 256 - 20 * (n - 9) for n in range(6, 11)},
 }
 
 
@@ -136,11 +140,11 @@ def found():
     for study, known in LIKE_THE_PAPER.items():
         for recipe in every_study()[study]("laptop"):
             made[recipe.name] = result(known[recipe.label])
-    levels = {"MLP ψ": 340, "MLP ι": 353, "TRF ι": 366, "TRF ψ": 380}
+    levels = {"MLP ψ": 310, "MLP ι": 335, "TRF ι": 350, "TRF ψ": 375}
     for recipe in studies.figure2("laptop"):
         name, _, at = recipe.label.partition(", ")
         if at:
-            made[recipe.name] = result(levels[name] + 20 * max(0, 22 - int(at[2:])))
+            made[recipe.name] = result(levels[name] + 30 * max(0, 22 - int(at[2:])))
     for number, recipe in enumerate(studies.figure3("laptop")):
         made.setdefault(recipe.name, result({1: 500, 2: 450}.get(number, 448)))
     for recipe in studies.figure4("laptop"):
@@ -170,8 +174,8 @@ FLIPS = [
     ("Any reparameterisation", "lee.figure2", "TRF ι, 2^22", 600),
     ("Any reparameterisation", "lee.figure2", "MLP ψ, 2^20", 600),
     ("Split-H", "lee.table1", "Chiu and Rush", 330),
-    ("Returns stop", "lee.figure2", "MLP ψ, 2^24", 330),
-    ("Returns stop", "lee.figure2", "MLP ψ, 2^20", 340),
+    ("Returns stop", "lee.figure2", "MLP ψ, 2^24", 290),
+    ("Returns stop", "lee.figure2", "MLP ψ, 2^20", 290),
     ("Distillation adds", "lee.figure4", "split H + LVD", 500),
     ("The teacher's strength", "lee.figure3", "language model, 0.3M tokens", 480),
     ("Pretrained weights", "lee.table4", "Pretrained Init.", 700),
@@ -179,11 +183,13 @@ FLIPS = [
     ("More states", "lee.figure1", "HMM, 1024", 400),
     ("Single-H", "lee.table1", "Ablation A (single H)", 400),
     ("Factoring emissions", "lee.table2", "False, True, False", 500),
-    ("The non-monolithic MLP", "lee.figure2", "MLP ι, 2^22", 320),
+    ("The non-monolithic MLP", "lee.figure2", "MLP ι, 2^22", 290),
+    ("The non-monolithic transformer", "lee.figure2", "TRF ι, 2^22", 480),
     ("Distillation helps", "lee.figure4", "TRF ι + LVD", 500),
     ("A random teacher", "lee.figure3", "random", 700),
     ("5 million labelled", "lee.figure8", "100%", 500),
     ("5 million labelled", "lee.figure8", "10%", 500),
+    ("5 million labelled", "lee.figure8", "1%", 410),
     ("Centroids", "lee.figure5", "head", 285),
     ("With distillation, pretrained", "lee.table4", "Random Init. + LVD", 340),
     ("More states", "lee.figure1", "best, 1024", 390),
@@ -205,6 +211,11 @@ def test_what_chance_could_do_is_no_verdict(found):
     for seed, perplexity in zip(SEEDS, (250, 300, 340), strict=True):  # about 256 with labels
         found[f"openmix-linear-split-512-s{seed}"] = result(perplexity)
     assert verdicts(found)["Distillation helps, whatever the parameters."] == "agrees, 1 too close to tell"
+
+
+def test_a_sum_of_comparisons_is_too_close_to_tell_where_one_of_them_is(found):
+    found["openmix-mlp-psi-2-20-512-s42"] = result(320)  # 310 with four times as many parameters
+    assert verdicts(found)["Returns stop near 2^22 parameters."] == "agrees, 1 too close to tell"
 
 
 def test_a_spread_that_grows_with_labels_speaks_against_the_claim(found):
