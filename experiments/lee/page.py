@@ -39,10 +39,11 @@ labels pretrained weights do not learn at so high a rate, with them they do, and
 ([the notebook](notebook.md)).
 """,
     "lee.figure2": """Rates were searched at a width of 128, with about 2^22 parameters. At other widths they are
-higher or lower in inverse proportion, to the nearest power of two, and of wide MLPs ι to its square: at one rate for
-all, the widest networks do not learn and the narrowest learn too slowly ([the notebook](notebook.md)). A transformer's width is a multiple of 32, so
-that it may have little more than half of the parameters that its row allows: 2^22 is the most that it may have, and the
-figure has what there are.
+higher or lower in inverse proportion, to the nearest power of two, and half of that for MLPs ι of 2^23 and 2^24
+parameters and TRF ι of 2^24: at one rate for all, the widest networks stay at a unigram's perplexity and the narrowest
+learn too slowly ([the notebook](notebook.md)). A transformer's
+width is a multiple of 32, so that it may have little more than half of the parameters that its row allows: 2^22 is the
+most that it may have, and the figure has what there are.
 """,
     "lee.figure3": """Our language models are small and have read 0.3, 1 and 3 million tokens of the same text; the
 weakest teacher of the paper, a TinyLlama, has read 500 billion. Ours that has read 0.3 million teaches less well than
@@ -65,6 +66,11 @@ parameters: see the next section, and [the notebook](notebook.md).
 batch says anything about it. With the paper's decay, 0.1, and its rate for the scalar HMM, 0.4, that is 4 % an update:
 a logit is halved every 17. Rates without decay were searched anew; a is the factored transition, b the factored
 emission.
+""",
+    "lee.blocked": """Words lie in 128 Brown clusters, each of which has its own states: 32 of 4,096, 64 of 8,192. A
+step goes from the states of one block to those of another, so that a model of 4,096 states learns in less time than a
+dense one of 512. *Dropout* leaves half of the states of each block out of a batch. Rates are those found without
+labels.
 """,
 }
 HEAD = f"""# Reparameterisation and initialisation

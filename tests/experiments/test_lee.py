@@ -82,8 +82,9 @@ def test_rates_fall_with_the_width_but_for_the_papers():
     assert {recipe.share for recipe in studies.figure2("paper")} == {1.0}
     found = rows("lee.figure2", "laptop")
     shares = {power: found[f"MLP ι, 2^{power}"].share for power in range(20, 25)}
-    assert shares == {20: 4.0, 21: 2.0, 22: 1.0, 23: 0.25, 24: 0.0625}
+    assert shares == {20: 4.0, 21: 2.0, 22: 1.0, 23: 0.25, 24: 0.125}
     assert [found[f"MLP ψ, 2^{power}"].share for power in range(20, 25)] == [4.0, 2.0, 1.0, 0.5, 0.25]
+    assert [found[f"TRF ι, 2^{power}"].share for power in range(21, 25)] == [4.0, 1.0, 0.5, 0.125]
     assert [found[f"TRF ψ, 2^{power}"].share for power in range(21, 25)] == [4.0, 1.0, 1.0, 0.5]  # 32, 96, 160, 288
 
 
