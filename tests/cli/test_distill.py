@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from trellis.manifests import MANIFEST
+
 from .commands import TINY, call, done
 
 SMALL = ["distill.points=20", "distill.iterations=5", "distill.restarts=1", "distill.tokens=150"]
@@ -62,6 +64,36 @@ def test_what_cannot_be_distilled(capsys, texts, settings, sentence):
     assert code == 2
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["data.tokenizer=characters"], "has another vocabulary: set data.tokenizer to the teacher's folder, or"),
+        (["distill.layer=9"], "has no layer 9: set distill.layer from 0 (embeddings) to 1, or -1 (last)."),
+        (["distill.layer=0", "model.states=56"], "different vectors are too few for 56 clusters: give more text, or"),
+        (["distill.pca=7"], "distill.pca=7 is more than the 6 dimensions of the teacher: lower it."),
+    ],
+    ids=["vocabulary", "layer", "clusters", "PCA"],
+)
+def test_what_this_teacher_cannot_give(capsys, texts, teacher, tmp_path, monkeypatch, settings, sentence):
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
+    code, out, err = call(capsys, "distill", *texts, "model.states=8", *SMALL, teacher, *settings)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_cache_from_another_teacher_is_refused(capsys, texts, teacher, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRELLIS_CACHE", str(tmp_path))
+    asked = ["distill", *texts, "model.states=8", *SMALL, teacher]
+    done(capsys, *asked)
+    (file,) = tmp_path.glob("clusters-*/about.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"teacher_hash": "other"}))
+    (file.parent / MANIFEST).unlink()
+    code, out, err = call(capsys, *asked)
+    assert (code, out) == (2, "")
+    assert err == f"error: {file.parent} holds a cache from another teacher: delete it and distil again.\n"
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from trellis.models import hmm
 
 from .commands import TINY, call, done
 
+LOW_RANK = ["model.transition=low_rank", "model.emission=low_rank", "model.width=6"]
+
 
 def test_training_learns_and_leaves_everything(run, model, place, tokenizer):
     assert {"best", "config.yaml", "metrics.jsonl", "tensorboard"} <= {path.name for path in run.iterdir()}
@@ -85,6 +87,30 @@ def test_ctrl_c_stops_with_a_checkpoint_that_other_settings_cannot_take_over(cap
     assert "holds another run, with training.epochs=600" in err
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ([*LOW_RANK, "model.encoder=mlp", "model.parameters=10"], "10 parameters are fewer than the smallest model of"),
+        (
+            [*LOW_RANK, "model.encoder=mlp", "model.support=words", "model.states=28", "model.parameters=10"],
+            "10 parameters are fewer than the smallest model of",
+        ),
+        (["training.network_lr=0.1"], "training.network_lr is for an encoder with networks: leave it out, or set"),
+        (["model.kind=lstm", "training.network_lr=0.1"], "training.network_lr is for an encoder with networks"),
+    ],
+    ids=["budget", "budget of blocks", "rate", "rate of another kind"],
+)
+def test_a_model_that_cannot_be_is_refused_before_anything_is_said_or_written(
+    capsys, texts, changes, sentence, tmp_path
+):
+    shape = TINY[1:] if "model.kind=lstm" in changes else TINY
+    code, out, err = call(capsys, "train", *texts, *shape, *changes, f"out={tmp_path / 'r'}")
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "r").exists()
+
+
 # Distillation
 
 
@@ -96,7 +122,6 @@ def teacher(place, texts):
 
 
 QUICK = ["training.init=distill", "distill.points=20", "distill.iterations=5", "distill.restarts=1"]
-LOW_RANK = ["model.transition=low_rank", "model.emission=low_rank", "model.width=6"]
 
 
 @pytest.mark.parametrize(
@@ -109,8 +134,10 @@ LOW_RANK = ["model.transition=low_rank", "model.emission=low_rank", "model.width
         ["training.method=baum_welch"],
         [*LOW_RANK, "model.memory=1"],
         [*LOW_RANK, "model.memory=1", "model.support=brown", "model.blocks=2", "training.batching=streams"],
+        [*LOW_RANK, "model.encoder=mlp", "distill.centroids=true", "distill.frozen=300", "training.lr=0.02"],
+        [*LOW_RANK, "model.encoder=transformer", "model.layers=1", "model.heads=2", "training.lr=0.02"],
     ],
-    ids=["dense", "blocks", "embeddings", "streams", "Baum-Welch", "memory", "memory of blocks"],
+    ids=["dense", "blocks", "embeddings", "streams", "Baum-Welch", "memory", "memory of blocks", "MLP", "transformer"],
 )
 def test_a_run_begins_with_a_teachers_labels(capsys, texts, teacher, changes, tmp_path):
     out = tmp_path / "r"
@@ -121,6 +148,12 @@ def test_a_run_begins_with_a_teachers_labels(capsys, texts, teacher, changes, tm
     before = {path: path.read_bytes() for path in out.rglob("*.safetensors")}
     done(capsys, "train", out, "--resume")
     assert {path: path.read_bytes() for path in out.rglob("*.safetensors")} == before
+
+
+def test_a_run_whose_teacher_is_refused_leaves_no_folder(capsys, texts, teacher, tmp_path):
+    code, _, err = call(capsys, "train", *texts, *TINY, *QUICK, teacher, "distill.layer=9", f"out={tmp_path / 'r'}")
+    assert (code, "has no layer 9" in err.splitlines()[-1]) == (2, True), err
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_teacher_of_another_text_is_refused_unless_asked_for(capsys, texts, teacher, tmp_path):

@@ -1,10 +1,12 @@
 """The state at each token is the teacher's after reading the window up to that token, one token at a time."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from trellis.distillation.reading import ROWS, Reader, same_tokens
 from trellis.distillation.teachers import find_teacher
@@ -117,13 +119,40 @@ def test_unknown_words_are_spelt_as_the_teachers_unknown(teacher, words):
 
 def test_the_same_tokens_are_the_same_ids(teacher, bpe, words):
     assert same_tokens(teacher, bpe)
-    assert same_tokens(teacher, SubwordTokenizer.train_bpe(DOCUMENTS, 290))  # the same merges, but not the last ten
     assert not same_tokens(teacher, SubwordTokenizer.train_bpe([line[::-1] for line in DOCUMENTS], 300))
     assert not same_tokens(teacher, words)
     assert not same_tokens(dataclasses.replace(teacher, vocab_size=299), bpe)
     shape = dataclasses.replace(teacher, tokenizer=None)
     assert same_tokens(shape, bpe)
     assert not same_tokens(shape, words)
+
+
+def test_a_teacher_with_further_pieces_cuts_words_otherwise(teacher, bpe):
+    fewer = SubwordTokenizer.train_bpe(DOCUMENTS, 290)  # the same merges, but not the last ten
+    assert [fewer.token(number) for number in range(290)] == [bpe.token(number) for number in range(290)]
+    assert fewer.encode(DOCUMENTS[-1]) != bpe.encode(DOCUMENTS[-1])
+    assert not same_tokens(teacher, fewer)
+    with pytest.raises(TrellisError, match=r"has another vocabulary: set data\.tokenizer to the teacher's folder"):
+        Reader(teacher, np.array(fewer.encode(DOCUMENTS[-1])), fewer)
+
+
+def test_a_teacher_may_have_tokens_added_to_its_pieces_and_ids_without_a_token(teacher, bpe):
+    described = bpe.description()
+    special = described["added_tokens"][0]
+    assert special["special"]
+    further = [special | {"id": 300, "content": "<pad>"}, special | {"id": 301, "content": "user", "special": False}]
+    described["added_tokens"] += further
+    padded = SubwordTokenizer(HuggingFaceTokenizer.from_str(json.dumps(described)), "<eos>")
+    assert padded.vocab_size == 302
+    more = dataclasses.replace(teacher, vocab_size=320, tokenizer=padded)  # whose table is padded further
+    assert same_tokens(more, bpe)
+    assert same_tokens(more, padded)
+    assert not same_tokens(teacher, padded)
+
+
+def test_a_teacher_may_know_more_words(teacher, words):
+    more = dataclasses.replace(teacher, tokenizer=WordTokenizer([*words.words, "another"]))
+    assert same_tokens(more, words)
 
 
 def test_another_vocabulary_is_refused(teacher, text, words):

@@ -45,6 +45,14 @@ def low_rank(seed):
     return HMM(HMMConfig(WORDS.vocab_size, STATES, transition="low_rank", emission="low_rank", width=3), seed)
 
 
+def networked(encoder):
+    def make(seed):
+        parts = dict.fromkeys(("start", "transition", "emission"), "low_rank")
+        return HMM(HMMConfig(WORDS.vocab_size, STATES, **parts, encoder=encoder, width=4, layers=1, heads=2), seed)
+
+    return make
+
+
 # Which phase it is
 
 
@@ -249,7 +257,10 @@ def test_labels_of_more_states_than_the_model_has_are_refused(tmp_path):
         ({"method": "sgd"}, make_model),
         ({"method": "baum_welch", "step_size": 0.5}, make_model),
         ({"accumulate": 2, "epochs": 4.0}, make_model),
+        ({"network_lr": 0.01}, networked("mlp")),
+        ({"batching": "streams", "network_lr": 0.01}, networked("transformer")),
     ],
+    ids=["free logits", "vectors", "SGD", "Baum-Welch", "accumulated", "MLP", "transformer"],
 )
 def test_a_distilled_run_resumes_to_the_bit(changes, make, at, monkeypatch, tmp_path):
     chosen, distilled = settings(**CHOSEN, **changes), taught(first_labels(tmp_path))

@@ -97,6 +97,39 @@ def test_only_what_a_run_makes_is_cleared(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".others-1.partial"]
 
 
+def begin(folder, error, *names):
+    """Claim a folder, leave these files there, and end with the error."""
+    with claimed(folder):
+        for name in names:
+            (folder / name).write_text("some")
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "names", "left"),
+    [
+        (TrellisError, [], set()),
+        (TrellisError, ["config.yaml"], set()),
+        (TrellisError, ["config.yaml", "metrics.jsonl"], {".run.lock", "config.yaml", "metrics.jsonl"}),
+        (TrellisError, ["thesis.txt"], {".run.lock", "thesis.txt"}),
+        (KeyboardInterrupt, [], set()),
+        (KeyboardInterrupt, ["config.yaml"], {".run.lock", "config.yaml"}),
+    ],
+)
+def test_a_refused_run_leaves_no_folder_and_an_interrupted_one_its_settings(error, names, left, tmp_path):
+    with pytest.raises(error):
+        begin(tmp_path / "run", error, *names)
+    assert contents(tmp_path / "run").keys() == left
+    assert (tmp_path / "run").exists() == bool(left)
+
+
+def test_a_refused_run_leaves_a_folder_that_was_there(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(TrellisError):
+        begin(tmp_path / "run", TrellisError)
+    assert (tmp_path / "run").exists()
+
+
 def test_a_thread_may_claim_its_folder_again(tmp_path):
     with claimed(tmp_path / "run"), claimed(tmp_path / "run"):
         pass

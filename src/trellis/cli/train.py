@@ -92,6 +92,7 @@ def run(
     texts = prepare_texts(asked.data, quiet=not chief())
     config = completed(asked, told, texts.train)
     shape = config.with_vocabulary(texts.tokenizer.vocab_size)
+    _check_model(config, shape)
 
     def make_model(seed: int) -> Model:
         return model_class(shape.kind).for_text(shape, texts.train, texts.tokenizer, seed, config.data.data_dir)
@@ -196,6 +197,20 @@ def _check_memory(config: RunConfig) -> None:
             f"model.memory={memory} is longer than windows of {length} can show: set training.length above it, or "
             "training.batching=streams."
         )
+
+
+def _check_model(config: RunConfig, shape: ModelConfig) -> None:
+    """Refuse, before anything is announced or written, too small a budget, or a rate of networks without a network."""
+    from trellis.models.budgets import check_budget
+    from trellis.models.hmm_config import HMMConfig
+    from trellis.models.networked import placed
+    from trellis.training.learners import NO_NETWORKS
+
+    networks = isinstance(shape, HMMConfig) and shape.encoder != "table" and shape.roles()
+    if config.training.network_lr is not None and not networks:
+        raise TrellisError(NO_NETWORKS)
+    if isinstance(shape, HMMConfig):
+        check_budget(placed(shape, config.data.data_dir))
 
 
 def _check_folder(config: RunConfig, told: Mapping[str, Any], resume: bool) -> tuple[RunConfig, bool]:

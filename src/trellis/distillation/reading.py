@@ -123,13 +123,18 @@ class _Spelling:
 
 
 def same_tokens(teacher: Teacher, tokenizer: Tokenizer) -> bool:
-    """Whether each of the HMM's ids stands for the same token with the teacher."""
+    """Whether each of the HMM's ids stands for the same token with the teacher.
+
+    The teacher may have words besides, or tokens added to its pieces; but with further pieces it has learnt from text
+    that was cut into other ones.
+    """
     if tokenizer.vocab_size > teacher.vocab_size:
         return False
     if teacher.tokenizer is None:  # a random shape: its tokens are any, if they are as many
         return tokenizer.vocab_size == teacher.vocab_size
     ours, theirs = _tokens(tokenizer), _tokens(teacher.tokenizer)
-    return ours == theirs[: len(ours)]
+    pieces = teacher.tokenizer.pieces() if isinstance(teacher.tokenizer, SubwordTokenizer) else set()
+    return ours == theirs[: len(ours)] and not any(number >= len(ours) for number in pieces)
 
 
 def _tokens(tokenizer: Tokenizer) -> list[str | None]:

@@ -39,6 +39,12 @@ def within_budget(config: HMMConfig, blocks: int, block_size: int) -> HMMConfig:
     return replace(config, width=smallest * step, parameters=None)
 
 
+def check_budget(config: HMMConfig) -> None:
+    """Refuse, before the words' blocks are known, a budget that no model of this shape stays within."""
+    blocks = {"dense": 1, "words": config.vocab_size}.get(config.support, config.blocks)
+    within_budget(config, blocks, config.states // blocks)
+
+
 def parameters_of(config: HMMConfig, blocks: int, block_size: int) -> int:
     """How many parameters an HMM has, counted without making any."""
     roles = config.roles()

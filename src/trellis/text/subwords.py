@@ -120,6 +120,11 @@ class SubwordTokenizer:
             refuse_token(token, self._tokenizer.get_vocab())
         return number
 
+    def pieces(self) -> set[int]:
+        """Ids of the pieces that words are cut into; not of special and other tokens that were added to them."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return set(vocabulary.values()) - set(self._tokenizer.get_added_tokens_decoder())
+
     def description(self) -> dict[str, Any]:
         """All of the tokenizer as its file says it, its decoder and its special tokens among that."""
         described: dict[str, Any] = json.loads(self._tokenizer.to_str())

@@ -27,6 +27,8 @@ from trellis.training.phases import Phase
 from trellis.training.settings import CompleteSettings
 from trellis.training.sgd import SGD
 
+NO_NETWORKS = "training.network_lr is for an encoder with networks: leave it out, or set model.encoder."
+
 
 class Learnt(NamedTuple):
     """What a batch cost: its nats and tokens in this process, and the state to carry on from."""
@@ -83,7 +85,7 @@ def highest_rates(model: Model, settings: CompleteSettings) -> list[float]:
     if settings.network_lr is None:
         return [settings.lr for _ in model.parameters()]
     if not networks:
-        raise TrellisError("training.network_lr is for an encoder with networks: leave it out, or set model.encoder.")
+        raise TrellisError(NO_NETWORKS)
     return [settings.network_lr if id(p) in networks else settings.lr for p in model.parameters()]
 
 

@@ -43,9 +43,9 @@ def claimed(folder: Path) -> Iterator[None]:
         _claimed[place] = threading.get_ident()
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if fresh:
-                _leave_nothing(folder)
+                _leave_nothing(folder, refused=isinstance(error, TrellisError))
             raise
         finally:
             del _claimed[place]
@@ -79,11 +79,16 @@ def _sign(lock: int) -> None:
     os.ftruncate(lock, len(name))
 
 
-def _leave_nothing(folder: Path) -> None:
-    """Delete a folder in which a run that was refused has left no more than its lock."""
-    lock = folder / f".{LOCK}.lock"
-    if [*folder.iterdir()] == [lock]:
-        lock.unlink()
+def _leave_nothing(folder: Path, refused: bool) -> None:
+    """Delete a folder in which a run has left no more than its lock or, if it was refused, its settings besides.
+
+    The settings of a run that was interrupted stay: it is gone on with by them.
+    """
+    made = {folder / f".{LOCK}.lock", *([folder / RUN_FILE] if refused else [])}
+    left = set(folder.iterdir())
+    if left <= made:
+        for file in left:
+            file.unlink()
         folder.rmdir()
 
 
