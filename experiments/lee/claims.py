@@ -172,8 +172,11 @@ def _centroids(results: Results) -> list[Finding]:
 
 
 def _pretrained(results: Results) -> list[Finding]:
-    found = [below(results, ("lee.table4", "Pretrained Init."), ("lee.table4", "Random Init."))]
-    return [*found, below(results, ("lee.figure6", "pretrained, 0.0004"), ("lee.figure6", "random, 0.0004"))]
+    return [
+        below(results, ("lee.table4", "Pretrained Init."), ("lee.table4", "Random Init.")),
+        below(results, ("lee.figure6", "pretrained, 0.0004"), ("lee.figure6", "random, 0.0004")),
+        gains_little(results, ("lee.figure6", "random, 0.004"), ("lee.figure6", "pretrained, 0.004")),
+    ]
 
 
 def _not_both(results: Results) -> list[Finding]:
@@ -202,7 +205,7 @@ CLAIMS = (
     Claim("A random teacher helps.", "Figure 3", _random_teacher),
     Claim("5 million labelled tokens saturate, and a whole run of them hurts.", "Figure 8", _labelled),
     Claim("Centroids and the teacher's head as initial embeddings do not help.", "Figure 5", _centroids),
-    Claim("Pretrained weights beat random ones if the rate is low.", "Table 4, Figure 6", _pretrained),
+    Claim("Pretrained weights beat random ones if the rate is low, and not else.", "Table 4, Figure 6", _pretrained),
     Claim("With distillation, pretrained weights add little.", "Table 4", _not_both),
     Claim("More states help the best recipe, and not the baseline.", "Figure 1", _states),
 )

@@ -41,9 +41,9 @@ labels pretrained weights do not learn at so high a rate, with them they do, and
     "lee.figure2": """Rates were searched at a width of 128, with about 2^22 parameters. At other widths they are
 higher or lower in inverse proportion, to the nearest power of two, and half of that for MLPs ι of 2^23 and 2^24
 parameters and TRF ι of 2^24: at one rate for all, the widest networks stay at a unigram's perplexity and the narrowest
-learn too slowly ([the notebook](notebook.md)). A transformer's
-width is a multiple of 32, so that it may have little more than half of the parameters that its row allows: 2^22 is the
-most that it may have, and the figure has what there are.
+learn too slowly ([the notebook](notebook.md)). TRF ι of 2^24 learns only at rates for which 10 million tokens are too
+few. A transformer's width is a multiple of 32, so that it may have little more than half of the parameters that its row
+allows: 2^22 is the most that it may have, and the figure has what there are.
 """,
     "lee.figure3": """Our language models are small and have read 0.3, 1 and 3 million tokens of the same text; the
 weakest teacher of the paper, a TinyLlama, has read 500 billion. Ours that has read 0.3 million teaches less well than

@@ -155,7 +155,7 @@ def found():
     for recipe in studies.figure5("laptop"):
         made[recipe.name] = result(300 if recipe.label == "LVD" else 310)
     for recipe in studies.figure6("laptop"):
-        made[recipe.name] = result(330 if recipe.label.startswith("pretrained") else 365)
+        made[recipe.name] = result(330 if recipe.label == "pretrained, 0.0004" else 365)
     for recipe in studies.figure8("laptop"):
         known = {"none": None, "1%": 535, "5%": 460, "10%": 448.4, "25%": 449, "50%": 448, "100%": 600}[recipe.label]
         if known:
@@ -181,6 +181,7 @@ FLIPS = [
     ("The teacher's strength", "lee.figure3", "language model, 0.3M tokens", 480),
     ("Pretrained weights", "lee.table4", "Pretrained Init.", 700),
     ("Pretrained weights", "lee.figure6", "pretrained, 0.0004", 400),
+    ("Pretrained weights", "lee.figure6", "pretrained, 0.004", 330),
     ("More states", "lee.figure1", "HMM, 1024", 400),
     ("Single-H", "lee.table1", "Ablation A (single H)", 400),
     ("Factoring emissions", "lee.table2", "False, True, False", 500),
