@@ -292,6 +292,7 @@ def blocked(budget: Budget) -> list[Recipe]:
         (f"split H, {small}", "blocked-table", small, {}),
         (f"residual, {small}", "blocked", small, {}),
         (f"residual, {small}, dropout", "blocked", small, {"dropout": 0.5}),
+        (f"split H, {large}", "blocked-table", large, {}),
         (f"residual, {large}", "blocked", large, {}),
     ):
         found.append(learn(budget, label, shape, states=states, **changes))
