@@ -38,6 +38,9 @@ ABOUT = {
 labels pretrained weights do not learn at so high a rate, with them they do, and learn better than at their own
 ([the notebook](notebook.md)).
 """,
+    "lee.figure1": """The plain HMM, whose rate was searched at 512 states, is no better at half or twice that rate with
+64 ([the notebook](notebook.md)); so it does gain from states, but less than the best recipe does.
+""",
     "lee.figure2": """Rates were searched at a width of 128, with about 2^22 parameters. At other widths they are
 higher or lower in inverse proportion, to the nearest power of two, and half of that for MLPs ι of 2^23 and 2^24
 parameters and TRF ι of 2^24: at one rate for all, the widest networks stay at a unigram's perplexity and the narrowest
