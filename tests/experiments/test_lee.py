@@ -88,6 +88,12 @@ def test_rates_fall_with_the_width_but_for_the_papers():
     assert [found[f"TRF ψ, 2^{power}"].share for power in range(21, 25)] == [4.0, 1.0, 1.0, 0.5]  # 32, 96, 160, 288
 
 
+def test_a_pretrained_network_has_a_rate_of_its_own_only_without_labels():
+    searched = {recipe.label: recipe.grid.name for recipe in studies.table4("laptop")}
+    assert searched.pop("Pretrained Init.") == "openmix-pretrained-stories15M"
+    assert set(searched.values()) == {"openmix-pretrained-random-stories15M"}
+
+
 def test_a_rate_is_searched_once_for_a_kind_of_parameters_on_less_text():
     searched = {}
     for study in every_study():
