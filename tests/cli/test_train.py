@@ -97,8 +97,9 @@ def test_ctrl_c_stops_with_a_checkpoint_that_other_settings_cannot_take_over(cap
         ),
         (["training.network_lr=0.1"], "training.network_lr is for an encoder with networks: leave it out, or set"),
         (["model.kind=lstm", "training.network_lr=0.1"], "training.network_lr is for an encoder with networks"),
+        (["training.init=distill", "distill.teacher=nowhere"], "there is no teacher 'nowhere', looked at nowhere"),
     ],
-    ids=["budget", "budget of blocks", "rate", "rate of another kind"],
+    ids=["budget", "budget of blocks", "rate", "rate of another kind", "teacher"],
 )
 def test_a_model_that_cannot_be_is_refused_before_anything_is_said_or_written(
     capsys, texts, changes, sentence, tmp_path

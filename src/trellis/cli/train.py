@@ -262,8 +262,9 @@ def choices(asked: RunConfig, told: Mapping[str, Any], config: RunConfig) -> str
 
 
 def _check_distillation(config: RunConfig) -> None:
-    """Refuse, before any slow work, distillation without a teacher, or a teacher without distillation."""
+    """Refuse, before any slow work, distillation without a teacher that is there, or a teacher without distillation."""
     from trellis.distillation import DistillSettings
+    from trellis.distillation.teachers import find_teacher
     from trellis.models.hmm_config import HMMConfig
 
     if config.training.init != "distill":
@@ -281,6 +282,7 @@ def _check_distillation(config: RunConfig) -> None:
         )
     if config.data.labels is not None:
         raise TrellisError("training.init=distill learns from labels of its own: leave out data.labels.")
+    find_teacher(config.distill.teacher, config.distill.seed, config.data.data_dir)
 
 
 def distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled:
