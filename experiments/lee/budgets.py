@@ -180,7 +180,7 @@ def _config(budget: Budget, shape: str, states: int, tokens: int | None, changes
 def _grid(budget: Budget, shape: str, changes: dict[str, Any], labels: bool) -> Grid:
     """Rates are searched once for a kind of parameters, on less text and without labels.
 
-    A language model's weights bear a low rate only, but with labels as high a one as random weights: they have theirs.
+    A pretrained network learns at low rates only, but with labels at that of random weights too, which it then has.
     """
     searched = SHAPES[shape].searched or shape
     own: dict[str, Any] = {}

@@ -205,7 +205,7 @@ CLAIMS = (
     Claim("A random teacher helps.", "Figure 3", _random_teacher),
     Claim("5 million labelled tokens saturate, and a whole run of them hurts.", "Figure 8", _labelled),
     Claim("Centroids and the teacher's head as initial embeddings do not help.", "Figure 5", _centroids),
-    Claim("Pretrained weights beat random ones if the rate is low, and not else.", "Table 4, Figure 6", _pretrained),
+    Claim("Pretrained weights beat random ones if the rate is low, not otherwise.", "Table 4, Figure 6", _pretrained),
     Claim("With distillation, pretrained weights add little.", "Table 4", _not_both),
     Claim("More states help the best recipe, and not the baseline.", "Figure 1", _states),
 )

@@ -34,8 +34,8 @@ TITLES = {
     "lee.blocked": "Beyond the paper: distillation and encoders on blocked models",
 }
 ABOUT = {
-    "lee.table4": """Rows with labels (LVD) both have the rate that was found for random weights without: without
-labels pretrained weights do not learn at so high a rate, with them they do, and learn better than at their own
+    "lee.table4": """Rates were searched without labels. Both rows with labels (LVD) have the rate of random weights. It
+is too high for pretrained weights without labels, but with labels they do better at it than at their own
 ([the notebook](notebook.md)).
 """,
     "lee.figure1": """The plain HMM, whose rate was searched at 512 states, is no better at half or twice that rate with
@@ -50,12 +50,13 @@ allows: 2^22 is the most that it may have, and the figure has what there are.
 """,
     "lee.figure3": """Our language models are small and have read 0.3, 1 and 3 million tokens of the same text; the
 weakest teacher of the paper, a TinyLlama, has read 500 billion. Ours that has read 0.3 million teaches less well than
-the others, which differ little, as the paper's do: what the paper says is of teachers that have learnt their language.
+the others, which differ little. All teachers of the paper have read enough to be like these.
 """,
     "lee.figure5": """Frozen vectors stay as they are for four times as many tokens as there are labels for, as in the
 paper.
 """,
-    "lee.figure6": """At 0.4 and 0.04 these networks diverge within a few updates, and there is nothing to show.
+    "lee.figure6": """At 0.4 and 0.04 these networks diverge within a few updates, and there is nothing to show. The
+point of pretrained weights at 0.004 is not measured yet.
 """,
     "lee.figure7": """The networks differ in shape too: *random* and *stories15M* have six layers 288 wide, our own
 language models four layers 128 wide.
@@ -86,8 +87,8 @@ Perplexity is exp(nats / tokens) over independent windows of 64 tokens, as their
 million tokens; ours, at the budget *laptop*, of openmix after {TOKENS["laptop"] // 10**6} million: compare the order
 and the ratios. Rows of tables have three seeds (42, 52, 62), points of figures one unless bars show a spread. Where two
 rows differ by no more than their seeds do, or two single runs by less than 6 %, it is too close to tell which is
-better: seeds of one network differ by up to 5.5 %. Of a thing that is said to matter little or not to help, we agree if
-it changes less than 3 %.
+better: seeds of one network differ by up to 5.5 %. Where the paper says that something matters little or does not
+help, ours agrees if it changes perplexity by less than 3 %.
 
 Learning rates were searched on validation text for each kind of parameters: over 0.4, 0.04, … in runs of
 {SEARCHED["laptop"] / 1e6:g} million tokens, down to the first that is worse, then over halves and doubles around the

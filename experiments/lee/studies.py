@@ -50,7 +50,7 @@ VARIANTS = (
     (True, True, 2, True, True, False),
     (False, False, 1, False, False, False),
 )
-HALVED = ("MLP ι, 2^23", "MLP ι, 2^24", "TRF ι, 2^24")  # of Figure 2: rates at which they learn, where others' fail
+HALVED = ("MLP ι, 2^23", "MLP ι, 2^24", "TRF ι, 2^24")  # of Figure 2: did not learn at the rate that their width gives
 # Tokens that our language models of Figures 3 and 7 have read.
 STRENGTHS: dict[Budget, tuple[int, ...]] = {
     "smoke": (300, 600),
@@ -146,9 +146,8 @@ def _by_width(recipe: Recipe) -> Recipe:
     """Its rate in inverse proportion to its width, to the nearest power of two; the paper has one rate a kind."""
     model = cast(HMMConfig, recipe.config.model)
     width = within_budget(dataclasses.replace(model, vocab_size=VOCABULARY), blocks=1, block_size=model.states).width
-    return dataclasses.replace(
-        recipe, share=2.0 ** round(math.log2(WIDTH / width)) / (2 if recipe.label in HALVED else 1)
-    )
+    share = 2.0 ** round(math.log2(WIDTH / width))
+    return dataclasses.replace(recipe, share=share / 2 if recipe.label in HALVED else share)
 
 
 def figure3(budget: Budget) -> list[Recipe]:
