@@ -10,9 +10,10 @@ from experiments.recipes import Budget, Recipe, Study
 from experiments.results import Results
 from experiments.rows import with_seeds
 
+BLOCKED_STATES = 2**13
 SHAPES = {"no memory": "linear-split", "a word": "memory-1", "two words": "memory-2"}
 TITLES = {
-    "memory.words": f"{STATES} states by what they remember",
+    "memory.words": "Perplexity by what is remembered",
     "memory.states": "Perplexity by states",
     "memory.full": "All of the text",
     "memory.ptb": "Blocked models on the Penn Treebank, by states",
@@ -33,17 +34,21 @@ of a table.
 
 Unless it says otherwise, perplexity is exp(nats / tokens) over independent windows of 64 tokens of openmix, in the
 tokens of Llama 2, after {TOKENS["laptop"] // 10**6} million tokens, as in [the study of Lee &
-Berg-Kirkpatrick](results-lee.md), whose best parameterisation without a network (split H) these have. Learning rates
-were searched for each on validation text.
+Berg-Kirkpatrick](results-lee.md), whose best parameterisation without a network (split H) these have, and {STATES}
+states without blocks. Learning rates were searched on validation text without a memory and with one.
 """
 
 
 def words(budget: Budget) -> list[Recipe]:
-    """The same model with more and more memory; the best of them distilled too."""
+    """The same model with more and more memory; distilled too, and with blocks."""
     return [
         *(learn(budget, label, shape, seed=seed) for label, shape in SHAPES.items() for seed in SEEDS),
         learn(budget, "no memory + LVD", "linear-split", teacher=TEACHER),
         learn(budget, "a word + LVD", "memory-1", teacher=TEACHER),
+        *(
+            learn(budget, f"{label}, {BLOCKED_STATES:,} states in 128 blocks", shape, states=BLOCKED_STATES)
+            for label, shape in (("no memory", "blocked-table"), ("a word", "blocked-memory-1"))
+        ),
     ]
 
 

@@ -73,13 +73,16 @@ SHAPES = {
     "linear-split": Shape("split H", LINEAR),
     "linear-single": Shape("single H", {**LINEAR, "shared": True}),
     "memory-1": Shape("split H, memory of a word", {**LINEAR, "memory": 1}),
-    "memory-2": Shape("split H, memory of two words", {**LINEAR, "memory": 2}),
+    "memory-2": Shape("split H, memory of two words", {**LINEAR, "memory": 2}, "memory-1"),
     "mlp-psi": Shape("MLP ψ", {**NETWORK, "encoder": "mlp"}),
     "mlp-iota": Shape("MLP ι", {**NETWORK, "encoder": "mlp", "monolithic": True}),
     "transformer-psi": Shape("TRF ψ", {**NETWORK, "encoder": "transformer"}),
     "transformer-iota": Shape("TRF ι", {**NETWORK, "encoder": "transformer", "monolithic": True}),
     "blocked": Shape("blocked", {**BLOCKED, "encoder": "residual"}, states=2**12),
     "blocked-table": Shape("blocked, split H", {**BLOCKED, "encoder": "table"}, states=2**12),
+    "blocked-memory-1": Shape(
+        "blocked, split H, memory of a word", {**BLOCKED, "encoder": "table", "memory": 1}, "blocked-table"
+    ),
     "pretrained": Shape("TRF ι of a language model", {**LINEAR, "encoder": "pretrained"}),
 }
 SHAPES |= {
