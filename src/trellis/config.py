@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from trellis.distillation.settings import DistillSettings
+from trellis.distillation.settings import DistillSettings, SampledSettings
 from trellis.errors import TrellisError
 from trellis.folders import disk_trouble, write_atomically
 from trellis.models.hmm_config import HMMConfig
@@ -53,6 +53,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=lambda: HMMConfig(ANY_VOCABULARY))  # of any kind
     training: TrainingSettings = field(default_factory=TrainingSettings)
     distill: DistillSettings = field(default_factory=DistillSettings)
+    sampled: SampledSettings = field(default_factory=SampledSettings)
     out: str | None = None  # the run's folder; by default runs/<corpus>-<kind, unless it is hmm>-<states, if any>
 
     @property
@@ -233,6 +234,7 @@ def _known(shape: type[ModelConfig]) -> Iterator[str]:
     yield "model.kind"
     yield from (f"training.{one.name}" for one in dataclasses.fields(TrainingSettings))
     yield from (f"distill.{one.name}" for one in dataclasses.fields(DistillSettings))
+    yield from (f"sampled.{one.name}" for one in dataclasses.fields(SampledSettings))
 
 
 def _check_names(values: Mapping[Any, Any], known: list[str], prefix: str = "") -> None:

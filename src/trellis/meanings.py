@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trellis.config import RunConfig
-from trellis.distillation.settings import DistillSettings
+from trellis.distillation.settings import DistillSettings, SampledSettings
 from trellis.models.registry import DEFAULT, KINDS, config_class
 from trellis.text.sources import DataSettings
 from trellis.training.settings import TrainingSettings
@@ -36,7 +36,8 @@ def every_setting() -> list[Setting]:
     found.append(Setting("model.kind", " | ".join(KINDS), DEFAULT, "which model; its own settings follow"))
     for kind in KINDS:
         found += _fields(config_class(kind), "model" if kind == DEFAULT else f"model({kind})")
-    found += [*_fields(TrainingSettings, "training"), *_fields(DistillSettings, "distill")]
+    for group, settings in (("training", TrainingSettings), ("distill", DistillSettings), ("sampled", SampledSettings)):
+        found += _fields(settings, group)
     return [*found, *(one._replace(name="out") for one in _fields(RunConfig, "") if one.name == ".out")]
 
 

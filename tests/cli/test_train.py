@@ -171,9 +171,30 @@ def test_a_teacher_of_another_text_is_refused_unless_asked_for(capsys, texts, te
     done(capsys, "train", *same, f"out={tmp_path / 'copy'}")
 
 
+def test_a_run_learns_from_a_teachers_text_too(capsys, texts, teacher, tmp_path):
+    sampled = [teacher.replace("distill.", "sampled."), "sampled.tokens=500", "sampled.copies=2"]
+    asked = ["train", *texts, *TINY, *sampled, "training.epochs=1"]
+    done(capsys, *asked, f"out={tmp_path / 'r'}", "--json")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
+    done(capsys, "train", tmp_path / "r", "--resume")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before
+    lines = [f"a word {number % 7} of another text" for number in range(200)]
+    (tmp_path / "other.txt").write_text("\n".join(lines))
+    other = [f"data.corpus={tmp_path / 'other.txt'}", "data.tokenizer=" + teacher.removeprefix("distill.teacher=")]
+    code, _, err = call(capsys, *asked, *other, f"out={tmp_path / 'o'}")
+    assert code == 2
+    assert "another text than this run's: name a teacher of this text, or set sampled.any_text=true." in err
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        (["sampled.tokens=9"], "sampled.tokens=9 is for a teacher's text: set sampled.teacher, or leave it out."),
+        (["sampled.teacher=nowhere"], "nowhere"),
+        (
+            ["sampled.teacher=x", "training.objective=joint", "data.labels=x.npy"],
+            "labels are of the run's own text alone: leave out sampled.teacher, or the labels.",
+        ),
         (["training.init=distill"], "training.init=distill needs a teacher: set distill.teacher to a model's folder."),
         (
             ["distill.teacher=x"],

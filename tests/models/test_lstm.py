@@ -115,3 +115,28 @@ def test_shapes_that_cannot_be(make, said):
 def test_ids_outside_the_vocabulary_are_refused(model):
     with pytest.raises(TrellisError, match="token id 9 is outside"):
         model.score(torch.tensor([[9]]))
+
+
+def test_the_next_token_is_what_score_says_of_every_word(model):
+    for state in (None, model.score(random_ids(2, 5, 9))[1]):
+        rows = 1 if state is None else len(state)
+        of_each = [model.score(torch.full((rows, 1), word), state)[0] for word in range(9)]
+        assert torch.allclose(model.next_token(state), torch.cat(of_each, 1), atol=1e-12)
+
+
+def test_tokens_go_by_without_their_probabilities(model):
+    ids = random_ids(2, 5, 9)
+    _, state = model.score(ids)
+    assert torch.equal(model.advance(ids), state)
+    assert torch.allclose(model.advance(ids[:, 3:], model.advance(ids[:, :3])), state, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_tokens_are_drawn_from_the_softmax(model, temperature):
+    state = model.advance(random_ids(1, 5, 9))
+    drawn = model.draw_token(state.expand(20_000, -1), 20_000, torch.Generator().manual_seed(0), temperature)
+    frequency = torch.bincount(drawn, minlength=9) / len(drawn)
+    assert torch.allclose(frequency.double(), (model.next_token(state)[0] / temperature).softmax(0), atol=0.012)
+    first = model.draw_token(None, 20_000, torch.Generator().manual_seed(0), temperature)
+    frequency = torch.bincount(first, minlength=9) / len(first)
+    assert torch.allclose(frequency.double(), (model.next_token()[0] / temperature).softmax(0), atol=0.012)

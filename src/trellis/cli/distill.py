@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from trellis.cli.teaching import distilled
 from trellis.cli.terminal import DataDir, Json, Threads, report
-from trellis.cli.train import configure, distilled
+from trellis.cli.train import configure
 from trellis.errors import TrellisError
 from trellis.progress import counted, short_number, short_time
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trellis.cli.teaching import check_teachers_text
+from trellis.cli.teaching import check_teachers, distilled, learnt_from
 from trellis.cli.terminal import DataDir, Json, Threads, chief, figure, report, say
 from trellis.errors import TrellisError
 from trellis.progress import counted, roughly, short_number, short_time
@@ -20,7 +20,6 @@ from trellis.torchrun import restarts
 
 if TYPE_CHECKING:
     from trellis.config import RunConfig
-    from trellis.distillation import Distilled
     from trellis.models.model import Model, ModelConfig
     from trellis.text import IdFile
     from trellis.text.sources import Texts
@@ -35,6 +34,7 @@ SETTINGS = {
     "clip schedule warmup final patience factor full_batch step_size tolerance smoothing objective init restarts "
     "restart_steps validations checkpoint_every keep precision device",
     "distill": "teacher any_text layer pca points iterations restarts seed tokens lr counts centroids head frozen",
+    "sampled": "teacher tokens copies seed precision any_text",
 }
 EXAMPLE = (
     "Settings, by group; `trellis settings lr` explains one, `trellis settings` all:\n\n"
@@ -83,7 +83,7 @@ def run(
     asked, told = configure([*(settings or []), *([f"training.device={device}"] if device else [])], data_dir)
     where = choose_device(asked.training.device)
     check_precision(asked.training.precision, where)
-    _check_distillation(asked)
+    check_teachers(asked)
     _check_restarts(asked)
     _check_memory(asked)
     resume = resume or restarted(asked.folder)
@@ -108,8 +108,8 @@ def run(
                     say(f"chosen for a text of this size, to take a minute or two (set what you like): {chosen}")
             taught = distilled(config, shape, texts) if config.training.init == "distill" else None
             trained = train(
-                make_model, texts.tokenizer, texts.train, texts.valid, config.training, config.folder, resume=resume,
-                labels=texts.labels, distilled=taught,
+                make_model, texts.tokenizer, learnt_from(config, texts), texts.valid, config.training, config.folder,
+                resume=resume, labels=texts.labels, distilled=taught,
             )  # fmt: skip
     except Stopped as stopped:
         if chief():
@@ -261,45 +261,6 @@ def choices(asked: RunConfig, told: Mapping[str, Any], config: RunConfig) -> str
     )
 
 
-def _check_distillation(config: RunConfig) -> None:
-    """Refuse, before any slow work, distillation without a teacher that is there, or a teacher without distillation."""
-    from trellis.distillation import DistillSettings
-    from trellis.distillation.teachers import find_teacher
-    from trellis.models.hmm_config import HMMConfig
-
-    if config.training.init != "distill":
-        for field in dataclasses.fields(DistillSettings):
-            if (value := getattr(config.distill, field.name)) != field.default:
-                raise TrellisError(
-                    f"distill.{field.name}={value} is for distillation: set training.init=distill, or leave it out."
-                )
-        return
-    if config.distill.teacher is None:
-        raise TrellisError("training.init=distill needs a teacher: set distill.teacher to a model's folder.")
-    if not isinstance(config.model, HMMConfig):
-        raise TrellisError(
-            f"distillation is for models with hidden states, not {config.model.kind}: set training.init=random."
-        )
-    if config.data.labels is not None:
-        raise TrellisError("training.init=distill learns from labels of its own: leave out data.labels.")
-    find_teacher(config.distill.teacher, config.distill.seed, config.data.data_dir)
-
-
-def distilled(config: RunConfig, shape: ModelConfig, texts: Texts) -> Distilled:
-    """What the teacher says of the training text; found once and kept."""
-    from trellis.distillation import distill
-    from trellis.models.hmm_config import HMMConfig
-    from trellis.models.supports import support_of
-
-    assert isinstance(shape, HMMConfig)
-    check_teachers_text(config, texts.train)
-    support = support_of(shape, texts.train, texts.tokenizer, config.training.seed)
-    return distill(
-        config.distill, texts.train, texts.tokenizer, shape.states, support, data_dir=config.data.data_dir,
-        quiet=not chief(),
-    )  # fmt: skip
-
-
 def _announce(config: RunConfig, texts: Texts) -> None:
     say(f"learning from {_about(texts.train)}, {counted(texts.tokenizer.vocab_size, 'type')}")
     none = "validation text: none, so the last model counts as the best"
@@ -309,6 +270,8 @@ def _announce(config: RunConfig, texts: Texts) -> None:
     if config.training.init == "distill":
         labelled = short_number(min(config.distill.tokens, texts.train.meta.tokens))
         say(f"the first {labelled} tokens with the labels of {config.distill.teacher}, then without labels")
+    if config.sampled.teacher is not None:
+        say(f"and {short_number(config.sampled.tokens)} tokens sampled from {config.sampled.teacher}")
 
 
 def _about(ids: IdFile) -> str:

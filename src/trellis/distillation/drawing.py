@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trellis.distillation.hugging_face import tokenizer_of
+from trellis.distillation.streams import Stream, load_stream
 from trellis.distillation.teachers import Source, no_tokenizer
 from trellis.errors import TrellisError
 from trellis.inference.draws import draw
@@ -43,8 +44,13 @@ class Speaker:
     longest: int | None
 
 
-def load_speaker(source: Source, precision: str = "float32") -> Speaker:
-    """Load a causal model of the transformers library with its output head; a model that cannot say text is refused."""
+def load_speaker(source: Source, precision: str = "float32") -> Speaker | Stream:
+    """Load a model of ours, or a causal one of the transformers library with its output head.
+
+    A model that cannot say text is refused.
+    """
+    if source.is_ours():
+        return load_stream(source, precision)
     transformers = library(_WANTED_BY)
     with quiet(transformers):
         files = files_at(transformers, source.path, "language model", source.name)
@@ -73,7 +79,7 @@ def _ids(named: int | list[int] | None) -> list[int]:
 
 @torch.inference_mode()
 def draw_texts(
-    speaker: Speaker,
+    speaker: Speaker | Stream,
     count: int,
     length: int,
     temperature: float,
@@ -83,8 +89,11 @@ def draw_texts(
     """So many texts of at most `length` tokens, each drawn from the model's distribution of the next token.
 
     A text that ends has the tokenizer's end of documents as its last token, whichever token of the model's ended it.
-    One that is cut at `length` has not ended, and so has none. Tells `advance` of tokens as they are drawn.
+    One that is cut at `length` has not ended, and so has none. Tells `advance` of tokens as they are drawn. Of a model
+    of ours, these are the documents of so many streams of that length.
     """
+    if isinstance(speaker, Stream):
+        return speaker.texts(count, length, temperature, generator, advance)
     drawn_BT = torch.full((count, length), -1)
     row_N = torch.arange(count)  # which texts the rows of the batch are
     last_N = torch.full((count,), speaker.begin)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from trellis.distillation.drawing import PRECISIONS, Advance, Speaker, draw_texts, load_speaker
+from trellis.distillation.streams import Stream
 from trellis.distillation.teachers import Source, find_teacher
 from trellis.distillation.workers import in_order
 from trellis.errors import TrellisError
@@ -106,7 +107,7 @@ class _Work:
         told = asdict(replace(settings, tokens=1)) | {"split": split}
         identity = json.dumps([_FORMAT, source.hash(), told], sort_keys=True)
         self.folder = default_cache() / f"sampled-{hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()}"
-        self._speaker: Speaker | None = None
+        self._speaker: Speaker | Stream | None = None
 
     @property
     def name(self) -> str:
@@ -116,7 +117,7 @@ class _Work:
         return path.stem if path.suffix == ".gguf" else path.name
 
     @property
-    def speaker(self) -> Speaker:
+    def speaker(self) -> Speaker | Stream:
         """The model, loaded once it is needed."""
         if self._speaker is None:
             self._speaker = load_speaker(self.source, self.settings.precision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -44,6 +44,25 @@ class DistillSettings:
             raise TrellisError(f"distill.lr must be above 0, not {self.lr}.")
         if self.frozen and not (self.centroids or self.head):
             raise TrellisError("distill.frozen needs embeddings from a teacher: set distill.centroids or distill.head.")
+
+
+@dataclass(frozen=True)
+class SampledSettings:
+    """Text of a teacher to learn from beside the run's own: what it knows, without labels."""
+
+    teacher: str | None = None  # folder of a model of ours that has learnt the run's text, or of a causal transformer
+    tokens: int = 10_000_000  # sampled from it
+    copies: int = 1  # how often the run's own text stands among it in one pass
+    seed: int = 0  # of the sample
+    precision: Literal["float32", "bf16"] = "float32"  # of the teacher's products; bf16 where the processor has it
+    any_text: bool = False  # take a teacher of ours that has learnt another text than the run's
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "copies"):
+            if getattr(self, name) < 1:
+                raise TrellisError(f"sampled.{name} must be at least 1, not {getattr(self, name)}.")
+        if self.seed < 0:
+            raise TrellisError(f"sampled.seed cannot be negative, as {self.seed} is.")
 
 
 class Distilled(NamedTuple):

@@ -74,10 +74,12 @@ class Source:
         """Load it."""
         from trellis.distillation import hugging_face, recurrent
 
+        return recurrent.load(self, layer) if self.is_ours() else hugging_face.load(self, layer)
+
+    def is_ours(self) -> bool:
+        """Whether it is a model of Trellis, or such a shape, that the transformers library does not load."""
         config = storage.read_json(self.config_file) if self.config_file.suffix == ".json" else {}
-        if str(config.get("model_type")).startswith(storage.OURS):
-            return recurrent.load(self, layer)
-        return hugging_face.load(self, layer)
+        return str(config.get("model_type")).startswith(storage.OURS)
 
     def _files(self) -> list[Path]:
         """Files whose whole content counts."""

@@ -78,6 +78,9 @@ class Predictor(Scorer, Protocol):
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
 
+    def advance(self, ids_BT: Tensor, state: Tensor | None = None) -> Tensor:
+        """The state after these tokens."""
+
 
 def sample_words(
     model: Predictor,
@@ -99,5 +102,5 @@ def sample_words(
         tokens_BT[rows_N, t] = token_N
         if end_token is not None:
             lengths_B[rows_N[token_N == end_token]] = t + 1
-        _, state = model.score(token_N[:, None], state)
+        state = model.advance(token_N[:, None], state)
     return Samples(states_BT, tokens_BT, lengths_B)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trellis.inference.draws import draw_softmax
 from trellis.models.asking import asked_rows, rows_of
 from trellis.models.model import Model, ModelConfig, by_length, check_dropouts, check_sizes, drawn_from
 from trellis.models.recurrence import Recurrence, locked_dropout
@@ -75,10 +76,28 @@ class _Recurrent(Model):
     @torch.no_grad()
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
+        return self.words.all_log_probs(self._hidden(state))
+
+    def _hidden(self, state: Tensor | None) -> Tensor:
+        """What the next token's softmax is of, B×R: the last layer's output, which is part of the state."""
         any_B1 = torch.zeros(rows_of(state), 1, dtype=torch.int64, device=self.device)
         _, state, _ = asked_rows(any_B1, state, None, self.recurrence.width, self.words.vectors)
-        hidden_BTR, _ = self.recurrence(self._read(any_B1), state)  # before the token, whichever it is
-        return self.words.all_log_probs(hidden_BTR.squeeze(1))
+        return self.recurrence.output(state, len(any_B1), self.words.vectors)
+
+    @torch.no_grad()
+    def draw_token(
+        self, state: Tensor | None, rows: int, generator: torch.Generator | None = None, temperature: float = 1.0
+    ) -> Tensor:
+        """One token a row, drawn given all before; rows that begin have no state."""
+        logits_BV = self.words.logits(self._hidden(state))
+        logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)) / temperature
+        return draw_softmax(logits_BV.expand(rows, -1), generator)
+
+    @torch.no_grad()
+    def advance(self, ids_BT: Tensor, state: Tensor | None = None) -> Tensor:
+        """The state after these tokens, without their probabilities."""
+        _, after_BN = self.recurrence(self._read(ids_BT), state)
+        return cast(Tensor, after_BN)
 
     def _score(self, ids_BT: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         check_ids(ids_BT, self.config.vocab_size)

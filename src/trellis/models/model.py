@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trellis.errors import TrellisError
+from trellis.inference.draws import draw_softmax
 from trellis.models import storage
 from trellis.models.asking import checked_state, texts_asked
 from trellis.models.generation import Samples, sample_words
@@ -106,6 +107,18 @@ class Model(nn.Module):
         lengths_B = torch.full((batch,), length, device=self.device)
         state = None if state is None else checked_state(self, state, self.device, batch)
         return sample_words(self, lengths_B, state, end, generator)
+
+    @torch.no_grad()
+    def draw_token(
+        self, state: Tensor | None, rows: int, generator: torch.Generator | None = None, temperature: float = 1.0
+    ) -> Tensor:
+        """One token a row, drawn given all before; rows that begin have no state."""
+        return draw_softmax((self.next_token(state) / temperature).expand(rows, -1), generator)
+
+    @torch.no_grad()
+    def advance(self, ids_BT: Tensor, state: Tensor | None = None) -> Tensor:
+        """The state after these tokens."""
+        return self.score(ids_BT, state)[1]
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Parameters of networks that make the model's vectors, and may learn at a rate of their own; mostly none."""

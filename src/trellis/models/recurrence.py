@@ -30,6 +30,12 @@ class Recurrence(nn.Module):
         """Numbers in a row of its state."""
         return 2 * sum(self.widths)
 
+    def output(self, state_BN: Tensor | None, rows: int, like: Tensor) -> Tensor:
+        """The last layer's output after the last token, B×R; zero where a text begins."""
+        if state_BN is None:
+            return like.new_zeros(rows, self.widths[-1])
+        return state_BN[:, -2 * self.widths[-1] : -self.widths[-1]]
+
     def forward(self, vectors_BTR: Tensor, state_BN: Tensor | None) -> tuple[Tensor, Tensor]:
         """The last layer's output before each token, B×T×R, and the state after the last token.
 

@@ -31,7 +31,11 @@ class TiedWords(nn.Module):
 
     def all_log_probs(self, hidden_NR: Tensor) -> Tensor:
         """The same of every word, N×V."""
-        return functional.linear(hidden_NR, self.vectors, self.bias).log_softmax(1)
+        return self.logits(hidden_NR).log_softmax(1)
+
+    def logits(self, hidden_NR: Tensor) -> Tensor:
+        """vectors · hidden + bias of every word, N×V."""
+        return functional.linear(hidden_NR, self.vectors, self.bias)
 
 
 def word_log_probs(hidden_NR: Tensor, vectors_VR: Tensor, bias_V: Tensor | None, ids_N: Tensor) -> Tensor:

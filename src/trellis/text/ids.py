@@ -158,6 +158,19 @@ class IdFile:
         write_json(path / META_FILE, asdict(meta))
         return cls.open(path)
 
+    @classmethod
+    def joined(cls, folder: str | os.PathLike[str], texts: Sequence[IdFile], content_hash: str) -> IdFile:
+        """Write texts of one tokenizer after one another into a folder that is there."""
+        path, first = Path(folder), texts[0].meta
+        starts = np.cumsum([0, *map(len, texts[:-1])])
+        np.concatenate([text.ids for text in texts]).tofile(path / _IDS)
+        ends = [text.documents + start for text, start in zip(texts, starts, strict=True)]
+        np.concatenate(ends).astype("<i8").tofile(path / _DOCUMENTS)
+        counted_ones = ("tokens", "documents", "bytes", "words", "unknown")
+        totals = {name: sum(getattr(text.meta, name) for text in texts) for name in counted_ones}
+        write_json(path / META_FILE, asdict(replace(first, content_hash=content_hash, **totals)))
+        return cls.open(path)
+
 
 def decoded(document: NDArray[Any], tokenizer: Tokenizer) -> str:
     """The text of a document's ids, without the token that ends it."""
