@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trellis.inference.forward import carried_after
 from trellis.models import HMM, Model
-from trellis.models.memory import Contexts
+from trellis.models.memory import last_words
 from trellis.models.remembering import Remembered
 
 NUMBERS = 1 << 26  # in the states of a batch's tokens that are held at once: 256 MB of float32
@@ -96,8 +96,7 @@ def _beliefs_after(model: HMM, rows: Rows, state: Tensor) -> tuple[Tensor, Tenso
         return belief_BTS, last
     before_BM = Remembered.of(model, state, len(state)).words_BM
     there_BT = torch.arange(shape[1], device=state.device) < rows.lengths_B[:, None]
-    contexts = Contexts.of(before_BM, rows.ids_BT.masked_fill(~there_BT, 0), model.config.vocab_size)
-    words_BTM = contexts.words_KM[contexts.place_BT1[:, 1:]]
+    words_BTM = last_words(before_BM, rows.ids_BT.masked_fill(~there_BT, 0))[:, 1:]
     return torch.cat([belief_BTS, words_BTM.to(belief_BTS)], 2), last
 
 

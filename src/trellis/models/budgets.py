@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from trellis.errors import TrellisError
+from trellis.models.counted_ngrams import CountedNGrams
 from trellis.models.emissions import EMISSIONS
 from trellis.models.encoders import ENCODERS
 from trellis.models.hmm_config import HMMConfig, budget_of
@@ -55,6 +56,7 @@ def parameters_of(config: HMMConfig, blocks: int, block_size: int) -> int:
             TRANSITIONS[config.transition](config, blocks),
             EMISSIONS[config.emission](config, block_size),
             *([Memory(config)] if config.memory else []),
+            *([CountedNGrams(config, blocks)] if config.ngrams else []),
         ]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 

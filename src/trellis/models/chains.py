@@ -27,7 +27,7 @@ from trellis.inference.chain import (
 from trellis.inference.transitions import FROM_AT_ONCE, crossings
 from trellis.models.asking import Asked
 from trellis.models.encoders import Vectors
-from trellis.models.lists import AfterWords, Crossing, Listed
+from trellis.models.lists import AfterWords, Crossing, Listed, Words
 from trellis.models.supports import Support, TakingPart
 from trellis.ops.pairs import Pairs
 from trellis.ops.precision import widened
@@ -179,11 +179,11 @@ def _all_involved(taking_part: TakingPart, state: Tensor | None) -> Tensor:
 
 
 def log_first(
-    model: Distributions, state: Tensor | None, list_BT: Tensor, crossing: Crossing, moved_BR: Tensor | None = None
+    model: Distributions, state: Tensor | None, list_BT: Tensor, crossing: Crossing, words: Words | None = None
 ) -> tuple[Tensor, ExactFirst | None]:
     """log p(first state) of each row, among the states of its first token's list, and of one row in float64.
 
-    Where states remember words, those of each row have moved its vectors by `moved_BR`.
+    Where states remember words, `words` are what those of each row add.
     """
     lists_GJ = crossing.to.lists_NK
     if list_BT.shape[1] == 0:
@@ -192,7 +192,7 @@ def log_first(
     if state is None:
         return _log_start_of_lists(model, list_B, crossing), None
     belief_BS, fresh_B1 = carried(state)
-    log_first_BJ = _log_pushed(model, belief_BS, list_B, crossing, moved_BR)
+    log_first_BJ = _log_pushed(model, belief_BS, list_B, crossing, words)
     if fresh_B1 is not None:
         log_first_BJ = torch.where(fresh_B1, _log_start_of_lists(model, list_B, crossing), log_first_BJ)
 
@@ -200,21 +200,21 @@ def log_first(
         here = slice(row, row + 1)
         if fresh_B1 is not None and bool(fresh_B1[row]):
             return widened(_log_start_of_lists(model, list_B[here], crossing)[0].detach())
-        moved_1R = None if moved_BR is None else moved_BR[here]
-        return _log_pushed_exactly(model, log_carried(state[row]), list_B[here], crossing, moved_1R)
+        own = None if words is None else words.row(row)
+        return _log_pushed_exactly(model, log_carried(state[row]), list_B[here], crossing, own)
 
     return log_first_BJ, exactly
 
 
 @torch.no_grad()
 def _log_pushed_exactly(
-    model: Distributions, log_belief_S: Tensor, list_1: Tensor, crossing: Crossing, moved_1R: Tensor | None
+    model: Distributions, log_belief_S: Tensor, list_1: Tensor, crossing: Crossing, words: Words | None
 ) -> Tensor:
     """The logarithm of one belief one step on, among the states of a list, in float64."""
     source, first_1 = crossing.to.source, torch.zeros_like(list_1)
     log_pushed_J = log_belief_S.new_full((crossing.to.lists_NK.shape[1],), -torch.inf)
     for from_N in (log_belief_S > -torch.inf).nonzero().flatten().split(FROM_AT_ONCE):
-        from_ = Listed(source, from_N[None]) if moved_1R is None else AfterWords(source, from_N[None], moved_1R)
+        from_ = Listed(source, from_N[None]) if words is None else AfterWords(source, from_N[None], words)
         one = crossing._replace(from_=from_, pairs=Pairs(first_1, list_1))
         log_into_JN = widened(model.transition.log_into(source, one, first_1)[0])
         log_pushed_J = log_pushed_J.logaddexp((log_into_JN + log_belief_S[from_N]).logsumexp(1))
@@ -229,14 +229,12 @@ def _log_start_of_lists(model: Distributions, list_B: Tensor, crossing: Crossing
     return log_first_BJ.masked_fill(~crossing.alive_GJ[list_B], -torch.inf)
 
 
-def _log_pushed(
-    model: Distributions, state: Tensor, list_B: Tensor, crossing: Crossing, moved_BR: Tensor | None
-) -> Tensor:
+def _log_pushed(model: Distributions, state: Tensor, list_B: Tensor, crossing: Crossing, words: Words | None) -> Tensor:
     """log of each row's belief one step on, among the states of its first token's list."""
     lists_GJ = crossing.to.lists_NK
     # The states that carry belief, as many as the row that has most: dropped since or not, they are left.
     width = max([1, *(state > 0).sum(1).cpu().tolist()])
-    if width > model.block_size and moved_BR is None and not model.training and not torch.is_grad_enabled():
+    if width > model.block_size and words is None and not model.training and not torch.is_grad_enabled():
         # A gap has spread the belief: piece by piece.
         first_BS = push_beliefs(model, crossing.to.source, state, lists_GJ[list_B])
         return first_BS.gather(1, lists_GJ[list_B]).log()
@@ -245,7 +243,7 @@ def _log_pushed(
     belief_BK, from_BK = belief_BK.where(carried_BK, 0.0), from_BK.where(carried_BK, crossing.kept_S[:1])
     pairs = Pairs(torch.arange(len(state), device=state.device), list_B)
     source = crossing.to.source
-    from_ = Listed(source, from_BK) if moved_BR is None else AfterWords(source, from_BK, moved_BR)
+    from_ = Listed(source, from_BK) if words is None else AfterWords(source, from_BK, words)
     into_BJK = model.transition.into(source, crossing._replace(from_=from_, pairs=pairs, few=True))
     return log_belief((into_BJK * belief_BK.unsqueeze(1)).sum(-1), torch.empty(0))
 
@@ -345,10 +343,10 @@ def log_push_lists(log_into: Stepper, log_belief_S: Tensor, enter_MJ: Tensor) ->
     return log_pushed_S
 
 
-def stepper(model: Distributions, vectors: Vectors, moved_R: Tensor | None = None) -> tuple[Stepper, Stepper]:
+def stepper(model: Distributions, vectors: Vectors, words: Words | None = None) -> tuple[Stepper, Stepper]:
     """How matrices from some states into lists of others are made, (M·J)×N: probabilities, and float64 logarithms.
 
-    Where states remember words, these have moved the vectors by which states are left.
+    Where states remember words, `words` are what these add, of one row.
     """
     kept_S = model.everything()
 
@@ -356,7 +354,7 @@ def stepper(model: Distributions, vectors: Vectors, moved_R: Tensor | None = Non
         number_M = torch.arange(len(enter_MJ), device=enter_MJ.device)
         block_M = enter_MJ[:, 0] // model.block_size  # of overlapping subsets: nothing, but those are flat
         pairs = Pairs(torch.zeros_like(number_M), number_M)
-        from_ = Listed(vectors, from_N[None]) if moved_R is None else AfterWords(vectors, from_N[None], moved_R[None])
+        from_ = Listed(vectors, from_N[None]) if words is None else AfterWords(vectors, from_N[None], words)
         return Crossing(from_, Listed(vectors, enter_MJ), block_M, None, pairs, kept_S)
 
     def into(from_N: Tensor, enter_MJ: Tensor) -> Tensor:

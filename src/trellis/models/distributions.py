@@ -15,6 +15,7 @@ from trellis.models import remembering, remembering_blocks
 from trellis.models.asking import state_of_rows
 from trellis.models.budgets import within_budget
 from trellis.models.chains import all_lists, log_push_lists, push_beliefs, stepper
+from trellis.models.counted_ngrams import CountedNGrams
 from trellis.models.emissions import EMISSIONS
 from trellis.models.encoders import ENCODERS, Picked, Vectors
 from trellis.models.hmm_config import HMMConfig
@@ -60,6 +61,7 @@ class Distributions(Model):
             self.transition = TRANSITIONS[config.transition](config, blocks)
             self.emission = EMISSIONS[config.emission](config, self.block_size)
             self.memory = Memory(config) if config.memory else None
+            self.ngrams = CountedNGrams(config, blocks) if config.ngrams else None
         self._kept = Kept()
 
     def network_parameters(self) -> list[nn.Parameter]:
@@ -71,6 +73,13 @@ class Distributions(Model):
         check_finite(tensors, where, FREE_LOGITS)
         if self.support is not None:
             Support(tensors["block_V"], tensors["states_MK"]).check(self.config.states, where)
+        if self.ngrams is not None:
+            self.ngrams.check(_named(tensors), where)
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        """Room for the n-grams of a model on disk."""
+        if self.ngrams is not None:
+            self.ngrams.make_room({name: tensor.shape for name, tensor in _named(tensors).items()})
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; learning, and going back to it, drops what was kept for use."""
@@ -99,7 +108,7 @@ class Distributions(Model):
     @property
     def state_width(self) -> int:
         """Numbers in a row of the state that it carries: a belief over all states, and the words it remembers."""
-        return self.config.states + self.config.memory
+        return self.config.states + self.config.remembered
 
     def everything(self) -> Tensor:
         """All states."""
@@ -247,6 +256,30 @@ class Distributions(Model):
         ]
         return torch.stack(words) if words else emission_VK.new_zeros(0, len(emission_VK))
 
+    def words_after(self, belief_BS: Tensor, state: Tensor | None) -> Tensor:
+        """p(word | all before), B×V, of beliefs about the next state; with what was counted of the last words."""
+        if self.ngrams is None:
+            return self.words_of(belief_BS)
+        gate_BS, counted_BV = self._counted_words(Remembered.of(self, state, len(belief_BS)).words_BM)
+        own_BS, block_BM = belief_BS * (1 - gate_BS), (belief_BS * gate_BS).unflatten(1, (-1, self.block_size)).sum(2)
+        return self.words_of(own_BS) + counted_BV * block_BM[:, self.block_V]
+
+    def emission_after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
+        """p(word | state, last words), N×V, the newest first."""
+        emission_NV = self.emission_rows(states_N)
+        if self.ngrams is None:
+            return emission_NV
+        gate_NS, counted_NV = self._counted_words(words_NM)
+        gate_N1, own_NV = gate_NS.gather(1, states_N[:, None]), self.block_V == states_N[:, None] // self.block_size
+        return emission_NV * (1 - gate_N1) + counted_NV * gate_N1 * own_NV
+
+    def _counted_words(self, words_NM: Tensor) -> tuple[Tensor, Tensor]:
+        """After some last words, the share of the counts in each state, N×S, and q(word | block of the word), N×V."""
+        assert self.ngrams is not None
+        log_word_NV, kind_N = self.ngrams.words_after(self.ngrams.contexts(words_NM, self.block_V), self.block_V)
+        gate_NS = self.ngrams.word_states + self.ngrams.word_kinds[kind_N].unsqueeze(1)
+        return gate_NS.sigmoid(), log_word_NV.exp()
+
     def _after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
         """p(next state | state, words), N×S, where states remember words, the newest first."""
         if self.support is not None:
@@ -305,3 +338,9 @@ class Distributions(Model):
     def _check_scalar(self, why: str) -> None:
         if not self.scalar:
             raise TrellisError(f"{why} a dense model of scalar parameters: make start, transition and emission scalar.")
+
+
+def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tables of counted n-grams among those of a model, by their own names."""
+    begins = "ngrams."
+    return {name.removeprefix(begins): tensor for name, tensor in tensors.items() if name.startswith(begins)}

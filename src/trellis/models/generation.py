@@ -29,10 +29,16 @@ class Samples(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """For states that remember words: the last ones of each row, the newest first, and p(next state | state, words)."""
+    """For states that remember words.
+
+    words_BM  the last ones of each row, the newest first
+    after     p(next state | state, words), N×S
+    emission  p(word | state, words before it), N×V
+    """
 
     words_BM: Tensor
     after: Callable[[Tensor, Tensor], Tensor]
+    emission: Callable[[Tensor, Tensor], Tensor]
 
     def next(self, rows_N: Tensor, states_N: Tensor, tokens_N: Tensor) -> Tensor:
         """The next state's distribution in some rows, N×S, which remember their new tokens from now on."""
@@ -52,7 +58,7 @@ def sample(
     """Draw rows of states and tokens, of the given lengths or up to and including the first `end_token`.
 
     `predicted_BS` is the distribution of each row's first state; `rows` gives p(next state | state), N×S, and
-    p(word | state), N×V; where states remember words, `memory` gives the former.
+    p(word | state), N×V; where states remember words, `memory` gives both.
     """
     batch, time = len(lengths_B), int(lengths_B.max()) if len(lengths_B) else 0
     states_BT, tokens_BT = torch.full((2, batch, time), -1, device=lengths_B.device).unbind()
@@ -62,9 +68,12 @@ def sample(
         if len(running_N) == 0:
             break
         state_N = draw(weight_BS[running_N], generator)
-        next_NS, emission_NV = rows(state_N)
-        token_N = draw(emission_NV, generator)
-        next_NS = next_NS if memory is None else memory.next(running_N, state_N, token_N)
+        if memory is None:
+            next_NS, emission_NV = rows(state_N)
+            token_N = draw(emission_NV, generator)
+        else:
+            token_N = draw(memory.emission(state_N, memory.words_BM[running_N]), generator)
+            next_NS = memory.next(running_N, state_N, token_N)
         weight_BS = torch.zeros_like(weight_BS).index_copy(0, running_N, next_NS)
         states_BT[running_N, t], tokens_BT[running_N, t] = state_N, token_N
         if end_token is not None:

@@ -63,6 +63,8 @@ class HMM(Questions):
             )
         model = cls(placed(config, data_dir), seed, support_of(config, text, tokenizer, seed))
         model.config = replace(model.config, network=config.network)  # wherever it lay
+        if model.ngrams is not None:
+            model.ngrams.count(text.ids, tokenizer.eos_id)
         model.encoder.begin_with(torch.from_numpy(text.ids[: config.states].astype("int64")))
         return model
 
@@ -75,6 +77,7 @@ class HMM(Questions):
         made = kinds[:1] if len(set(kinds)) == 1 else each
         vectors = [f"{config.encoder} vectors of {config.width}"] if config.roles() else []
         memory = [f"memory of {counted(config.memory, 'word')}"] if config.memory else []
+        memory += [f"counted {config.ngrams}-grams"] if config.ngrams else []
         return [counted(config.states, "state"), *blocks, *made, *vectors, *memory, *super().described()]
 
     @torch.no_grad()
@@ -92,7 +95,7 @@ class HMM(Questions):
     def all_pairs(self) -> Tensor:
         """p(next state | state), whole, S×S; where states remember a word, whichever word it was."""
         self._check_size("as one table: ask for those of some states, by transition_rows()")
-        if self.config.memory > 1:
+        if self.config.remembered > 1:
             raise TrellisError("states that remember several words have no table of pairs: ask about texts.")
         return self.transition_rows(self.everything())
 

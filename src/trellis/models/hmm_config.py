@@ -48,6 +48,8 @@ class HMMConfig(ModelConfig):
     bias: bool = False  # low-rank emission: a bias a word
     memory: int = 0  # last words that the next state depends on too: 0 is a plain HMM; needs a transition of vectors
     memory_dropout: float = 0.0  # share of the remembered words' vectors left out of a training batch
+    ngrams: int = 0  # longest n-gram of those counted in the training text and mixed into the next block and word, as
+    # Kneser–Ney has them: 0 is none, 5 is usual; needs model.memory and model.transition=hierarchical
     dropout: float = 0.0  # share of every block's states left out of a training batch
     init_scale: float | None = None  # spread of fresh vectors; by default width^-1/2 if networks end in a norm, and
     # else width^-1/4; embeddings of pretrained have the spread of its own words
@@ -82,6 +84,10 @@ class HMMConfig(ModelConfig):
             raise TrellisError("model.memory with model.support=dense needs every state: leave model.dropout out.")
         if self.memory_dropout and not self.memory:
             raise TrellisError("model.memory_dropout needs a memory: set model.memory=1.")
+        if self.ngrams and not 2 <= self.ngrams <= 9:
+            raise TrellisError(f"model.ngrams must be 0, or lie between 2 and 9 words, not {self.ngrams}.")
+        if self.ngrams and not (self.memory and self.transition == "hierarchical"):
+            raise TrellisError("model.ngrams needs model.memory=1 or more, and model.transition=hierarchical.")
 
     def _check_names(self) -> None:
         choices: dict[str, Collection[str]] = {
@@ -156,6 +162,11 @@ class HMMConfig(ModelConfig):
                 "give a block more states."
             )
         return kept
+
+    @property
+    def remembered(self) -> int:
+        """How many of the last words a state carries on."""
+        return max(self.memory, self.ngrams - 1)
 
     def roles(self) -> set[str]:
         """What the states' vectors are needed for: leaving, entering, emitting, starting."""

@@ -5,15 +5,12 @@
 a(h w) is how often h w was seen where h is as long as can be, and how many different words were seen before h w where
 there is something to leave out. Each length of h w has its own discounts for one, two, and three or more. Under the
 unigram lies a uniform distribution.
-
-N-grams are numbered, each length for itself. The number of h w is found by that of h and the word w, so the numbers of
-all n-grams that end at a token come from those at the token before it: one look-up a length.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, ClassVar, NamedTuple, Self
@@ -27,17 +24,12 @@ from trellis.errors import TrellisError
 from trellis.models import storage
 from trellis.models.asking import Texts
 from trellis.models.model import Model, ModelConfig
+from trellis.models.ngram_counts import LAST_KEY, NOTHING, Ints, Order, count, discounts
 from trellis.models.scorer import MaybeTensor, check_ids
 from trellis.models.tensor_files import check_finite
 from trellis.ops.precision import at_most_zero
 from trellis.progress import Progress
 from trellis.text import IdFile, Tokenizer
-
-NOTHING = -1  # a word where a text has not begun, and the number of an n-gram that was never seen
-FALLBACK = (0.5, 1.0, 1.5)  # discounts of a length with too few n-grams to estimate them from
-_LAST_KEY = np.iinfo(np.int64).max  # of a row after all others, where look-ups that find nothing end
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ class KneserNey(Model):
         check_ids(torch.from_numpy(np.asarray([ids.min(), ids.max()], dtype=np.int64)), config.vocab_size)
         end = NOTHING if end is None else end
         with Progress("counting", config.order, unit="orders", quiet=quiet) as bar:
-            orders = list(_count(np.asarray(ids, dtype=np.int64), config.vocab_size, config.order, end, bar))
+            orders = list(count(np.asarray(ids, dtype=np.int64), config.vocab_size, config.order, end, bar))
             tables = _tables(orders, config.vocab_size) | {"end": np.array(end)}
         return cls(config, {name: torch.from_numpy(table) for name, table in tables.items()})
 
@@ -143,7 +135,7 @@ def _fit(config: KneserNeyConfig, tables: dict[str, Tensor]) -> bool:
         key_N, kept_N, left_C = these = [tables[f"{what}_{length}"] for what in kinds]
         if [table.dtype for table in these] != list(kinds.values()) or any(table.dim() != 1 for table in these):
             return False
-        if len(kept_N) != len(key_N) or len(left_C) != contexts or int(key_N[-1:].sum()) != _LAST_KEY:
+        if len(kept_N) != len(key_N) or len(left_C) != contexts or int(key_N[-1:].sum()) != LAST_KEY:
             return False
         if bool((key_N.diff() <= 0).any()):
             return False
@@ -151,47 +143,13 @@ def _fit(config: KneserNeyConfig, tables: dict[str, Tensor]) -> bool:
     return True
 
 
-class _Order(NamedTuple):
-    """The n-grams of one length, sorted by key."""
-
-    key_N: Ints  # number of the context · V + word
-    seen_N: Ints  # how often each was seen
-    before_N: Ints  # after how many different words, zero where nothing ever stood before it
-
-    def counts(self) -> Ints:
-        """What Kneser–Ney counts: words before where there are any, and times seen where a sentence begins."""
-        return np.where(self.before_N > 0, self.before_N, self.seen_N)
-
-
-def _count(ids: Ints, vocab_size: int, order: int, end: int, bar: Progress) -> Iterator[_Order]:
-    """The n-grams of each length, from one word on."""
-    ids = np.concatenate([[end], ids]) if end != NOTHING else ids
-    key_N, seen_N = np.arange(vocab_size), np.bincount(ids[end != NOTHING :], minlength=vocab_size)
-    number = context = ids  # of the n-gram that ends at each token, and the same for use as a context
-    for _ in range(2, order + 1):
-        places = 1 + np.flatnonzero(context[:-1] != NOTHING)
-        keys = context[places - 1] * vocab_size + ids[places]
-        longer_N, first_N, found, longer_seen_N = np.unique(
-            keys, return_index=True, return_inverse=True, return_counts=True
-        )
-        # Without its first word, each of these is one of the length before: one more word that stood before that.
-        yield _Order(key_N, seen_N, np.bincount(number[places[first_N]], minlength=len(key_N)))
-        key_N, seen_N = longer_N, longer_seen_N
-        number = np.full(len(ids), NOTHING)
-        number[places] = found
-        context = np.where(ids == end, NOTHING, number)
-        bar.advance(1)
-    yield _Order(key_N, seen_N, np.zeros_like(seen_N))
-    bar.advance(1)
-
-
-def _tables(orders: Sequence[_Order], vocab_size: int) -> dict[str, NDArray[Any]]:
+def _tables(orders: Sequence[Order], vocab_size: int) -> dict[str, NDArray[Any]]:
     """What `score` looks up: shares and what is left of them, with a last row for what was never seen."""
     unigram = _interpolate(orders[0].counts(), np.zeros(vocab_size, int), 1)
     tables: dict[str, NDArray[Any]] = {"unigram": unigram.kept_N + unigram.left_C[0] / vocab_size}
     for length, (shorter, longer) in enumerate(itertools.pairwise(orders), start=2):
         found = _interpolate(longer.counts(), longer.key_N // vocab_size, len(shorter.key_N))
-        tables[f"key_{length}"] = np.append(longer.key_N, _LAST_KEY)
+        tables[f"key_{length}"] = np.append(longer.key_N, LAST_KEY)
         tables[f"kept_{length}"] = np.append(found.kept_N, 0.0)
         tables[f"left_{length}"] = np.append(found.left_C, 1.0)
     return tables
@@ -203,18 +161,8 @@ class _Shares(NamedTuple):
 
 
 def _interpolate(count_N: Ints, context_N: Ints, contexts: int) -> _Shares:
-    discount_N = np.array([0.0, *_discounts(count_N)])[np.minimum(count_N, 3)]
+    discount_N = np.array([0.0, *discounts(count_N)])[np.minimum(count_N, 3)]
     total_C = np.bincount(context_N, count_N, minlength=contexts)
     taken_C = np.bincount(context_N, discount_N, minlength=contexts)
     left_C = np.divide(taken_C, total_C, out=np.ones(contexts), where=total_C > 0)
     return _Shares((count_N - discount_N) / np.maximum(total_C, 1.0)[context_N], left_C)
-
-
-def _discounts(count_N: Ints) -> tuple[float, ...]:
-    """Chen & Goodman's estimates for counts of 1, 2, and 3 or more, from how many there are of 1 to 4."""
-    many = np.bincount(np.minimum(count_N, 5), minlength=6)[1:5].tolist()
-    if 0 in many:
-        return FALLBACK
-    share = many[0] / (many[0] + 2 * many[1])
-    found = tuple(k - (k + 1) * share * many[k] / many[k - 1] for k in (1, 2, 3))
-    return found if all(0 < discount <= k for k, discount in enumerate(found, start=1)) else FALLBACK

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trellis.models.counted_ngrams import mixed
 from trellis.models.encoders import Vectors
 from trellis.ops.distinct import Distinct
 from trellis.ops.pairs import Pairs
@@ -36,13 +37,56 @@ class Listed:
         """One number a distinct state, U, made when first asked for where the vectors last."""
         return self.source.once(name, self.distinct.states_U, make)
 
+    def to_blocks(self, log_PK: Tensor, from_P: Tensor, block_P: Tensor) -> Tensor:
+        """log p(block | state left), P×K, given that by the states alone: one list and one block a row."""
+        return log_PK
+
+
+class CountedBlocks(NamedTuple):
+    """What counted n-grams add to the next block: a gate a state, and of each context a gate and log q(block)."""
+
+    gate_S: Tensor
+    gate_N: Tensor
+    log_block_NM: Tensor
+
+    def to_all(self, log_NM: Tensor, states_N: Tensor) -> Tensor:
+        """log p(block | state, context) of all blocks, from log p(block | state): of one state a context."""
+        gate_N1 = (self.gate_S[states_N] + self.gate_N).unsqueeze(1)
+        return mixed(log_NM, self.log_block_NM.to(log_NM), gate_N1.to(log_NM))
+
+    def mixed(self, log_PK: Tensor, states_PK: Tensor, context_P: Tensor, block_P: Tensor) -> Tensor:
+        """log p(block | state, context) from log p(block | state): of some states, each row after one context."""
+        gate_PK = self.gate_S[states_PK] + self.gate_N[context_P].unsqueeze(1)
+        log_counted_P1 = self.log_block_NM[context_P, block_P].unsqueeze(1)
+        return mixed(log_PK, log_counted_P1.to(log_PK), gate_PK.to(log_PK))
+
+
+class Words(NamedTuple):
+    """What the last words of some rows add to how states are left: vectors, and the counts of n-grams, if any."""
+
+    moved_NR: Tensor
+    counted: CountedBlocks | None = None
+
+    def to_all_blocks(self, states_N: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """What makes log p(block | state) into log p(block | state, words), one state a row; None: it is the same."""
+        counted = self.counted
+        return None if counted is None else lambda log_NM: counted.to_all(log_NM, states_N)
+
+    def row(self, row: int) -> Words:
+        """Those of one row."""
+        here = slice(row, row + 1)
+        counted = self.counted and CountedBlocks(
+            self.counted.gate_S, self.counted.gate_N[here], self.counted.log_block_NM[here]
+        )
+        return Words(self.moved_NR[here], counted)
+
 
 class AfterWords(Listed):
-    """Lists of states that are left after words, which move the vectors of each list by one of their own, N×R."""
+    """Lists of states that are left after words, each list after those of its row."""
 
-    def __init__(self, vectors: Vectors, lists_NK: Tensor, moved_NR: Tensor) -> None:
+    def __init__(self, vectors: Vectors, lists_NK: Tensor, words: Words) -> None:
         super().__init__(vectors, lists_NK)
-        self.moved_NR = moved_NR
+        self.moved_NR, self.counted = words
         self.plain, self.distinct = self.distinct, Distinct(lists_NK.flatten(), None, lists_NK.shape)
 
     def vectors(self, role: str) -> Tensor:
@@ -57,6 +101,12 @@ class AfterWords(Listed):
     def once(self, name: str, make: Callable[[Tensor], Tensor]) -> Tensor:
         """One number a place, I: no state alone decides it."""
         return make(self.distinct.states_U)
+
+    def to_blocks(self, log_PK: Tensor, from_P: Tensor, block_P: Tensor) -> Tensor:
+        """log p(block | state left, words), P×K: with what was counted of the words."""
+        if self.counted is None:
+            return log_PK
+        return self.counted.mixed(log_PK, self.lists_NK[from_P], from_P, block_P)
 
 
 class Crossing(NamedTuple):
@@ -95,7 +145,8 @@ class Crossing(NamedTuple):
     def to_blocks(self, log_block_UM: Tensor) -> Tensor:
         """p(the pair's block | state left), P×K, from log p(block | state) of the distinct states left."""
         log_block_FMK = self.from_.distinct.spread(log_block_UM).transpose(1, 2)
-        return log_block_FMK[self.pairs.from_P, self.block_G[self.pairs.to_P]].exp()
+        from_P, block_P = self.pairs.from_P, self.block_G[self.pairs.to_P]
+        return self.from_.to_blocks(log_block_FMK[from_P, block_P], from_P, block_P).exp()
 
     def unscaled(self, like: Tensor) -> Tensor:
         """The same where no block is drawn first: ones."""

@@ -28,6 +28,11 @@ NONE, MISSING = -1, -2  # in the place of a word: before a text begins, and of a
 MODERATE = 1e12  # products of numbers that are neither larger nor smaller than its inverse keep their digits
 
 
+def last_words(before_BM: Tensor, ids_BT: Tensor) -> Tensor:
+    """The last M words before each token of rows and after the last, B×(T+1)×M, the newest first."""
+    return torch.cat([before_BM.flip(1), ids_BT], 1).unfold(1, before_BM.shape[1], 1).flip(2)
+
+
 class Contexts(NamedTuple):
     """What is remembered at each place of a batch.
 
@@ -41,10 +46,8 @@ class Contexts(NamedTuple):
     @classmethod
     def of(cls, before_BM: Tensor, ids_BT: Tensor, vocab_size: int) -> Contexts:
         """Those of rows that begin after these words, the newest first."""
-        memory, time = before_BM.shape[1], ids_BT.shape[1]
-        all_BN = torch.cat([before_BM.flip(1), ids_BT], 1)
-        words_BTM = torch.stack([all_BN[:, memory - 1 - m : memory + time - m] for m in range(memory)], 2)
-        base = torch.tensor([(vocab_size + 2) ** m for m in range(memory)], device=ids_BT.device)
+        base = torch.tensor([(vocab_size + 2) ** m for m in range(before_BM.shape[1])], device=ids_BT.device)
+        words_BTM = last_words(before_BM, ids_BT)
         code_K, place_BT1 = ((words_BTM + 2) * base).sum(2).unique(return_inverse=True)
         words_KM = code_K[:, None] // base % (vocab_size + 2) - 2
         return cls(words_KM, place_BT1)

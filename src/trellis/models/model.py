@@ -138,6 +138,9 @@ class Model(nn.Module):
         """Its shape in the words of the transformers library, if that loads its folder too; most kinds have none."""
         return {}
 
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        """Room for tensors of a model on disk whose sizes its text decided; most kinds have none."""
+
     def check_tensors(self, tensors: dict[str, Tensor], where: str | PathLike[str]) -> None:
         """Refuse tensors of the right shapes that are not to be computed with: numbers that are none, wrong indices."""
         check_finite(tensors, where)
@@ -151,8 +154,11 @@ class Model(nn.Module):
         """Read what `save_pretrained` wrote, ready for use (`eval`); scores are the same to the bit."""
         config, tensors = storage.load(folder, cls.config_class)
         with torch.device("meta"):  # nothing is drawn, and no memory taken, for what the file does not have
-            storage.check_fits(cls(config, seed=0), tensors, folder)
+            shape = cls(config, seed=0)
+            shape.make_room(tensors)
+            storage.check_fits(shape, tensors, folder)
         model = cls(config, seed=0)  # any seed: it keeps the caller's generator as it was
+        model.make_room(tensors)
         storage.restore(model, tensors, folder)
         return model.eval()
 

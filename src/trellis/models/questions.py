@@ -138,7 +138,9 @@ class Questions(Distributions):
     def next_token(self, state: Tensor | None = None) -> Tensor:
         """log p(next token | all before), B×V; with no state, of the first token, 1×V."""
         predicted_BS = self.predicted(1, state)
-        log_prob_BV = self.words_of(predicted_BS).log()
+        log_prob_BV = self.words_after(predicted_BS, state).log()
+        if self.ngrams is not None:  # whose counts leave no word next to nothing
+            return log_prob_BV.clamp_max_(0.0)
         low_BV = log_prob_BV < math.log(limits(log_prob_BV.dtype).lowest_belief)
         for row in low_BV.any(1).nonzero().flatten().cpu().tolist():  # what float32 cannot hold, or is impossible
             words_N = low_BV[row].nonzero().flatten()
@@ -166,11 +168,11 @@ class Questions(Distributions):
         batch, length, end = texts_asked(batch, length, end, self.config.vocab_size)
         lengths_B = torch.full((batch,), length, device=self.device)
         state = state_of_rows(state, batch, self.state_width, next(self.parameters()))
-        memory, rows = None, self.rows
-        if self.memory is not None:  # which gives the next states
-            memory = generation.Memory(Remembered.of(self, state, batch).words_BM.clone(), self._after)
-            rows = lambda states_N: (states_N, self.emission_rows(states_N))  # noqa: E731  # or mypy wants names
-        return generation.sample(self.predicted(batch, state), rows, lengths_B, end, generator, memory)
+        memory = None
+        if self.memory is not None:
+            words_BM = Remembered.of(self, state, batch).words_BM.clone()
+            memory = generation.Memory(words_BM, self._after, self.emission_after)
+        return generation.sample(self.predicted(batch, state), self.rows, lengths_B, end, generator, memory)
 
     def expected_counts(
         self, ids_BT: Tensor, state: MaybeTensor = None, lengths_B: MaybeTensor = None, labels_BT: MaybeTensor = None

@@ -15,7 +15,7 @@ from trellis.errors import InputError, TrellisError
 from trellis.inference import BlockPairs, Chain, Dense
 from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried, not_begun
 from trellis.models.encoders import Vectors
-from trellis.models.memory import MISSING, NONE, Contexts, Memory, leaving, log_gap_matrix, log_totals
+from trellis.models.memory import MISSING, NONE, Contexts, Memory, last_words, leaving, log_gap_matrix, log_totals
 from trellis.ops import walks
 from trellis.ops.evidence import row_sums
 from trellis.ops.precision import widened
@@ -38,7 +38,7 @@ class Remembered(NamedTuple):
     @classmethod
     def of(cls, model: Distributions, state: Tensor | None, rows: int) -> Remembered:
         """The parts of a state; of None, those of a text that begins."""
-        states, memory = model.config.states, model.config.memory
+        states, memory = model.config.states, model.config.remembered
         if state is None:
             words_BM = torch.full((rows, memory), NONE, device=model.device)
             return cls(not_begun(next(model.parameters()).new_empty(rows, states)), words_BM)
@@ -245,7 +245,7 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
         torch.arange(batch * time, device=ids_BT.device).view(time, batch).T,
         asked.lengths_B,
         labels_BT=asked.labels_BT,
-        carry=carrying(before, contexts, last_B),
+        carry=carrying(before, ids_BT, last_B),
         log_first=log_first,
         ahead=Ahead(log_total_KS, ahead_BT),
     )
@@ -273,11 +273,11 @@ def _with_gaps(steps: _Steps, after_gap_BT: Tensor) -> BlockPairs:
     return BlockPairs(into_PSS, after_gap_BT.long(), lambda chosen_N: widened(log_into_PSS[chosen_N]))
 
 
-def carrying(before: Remembered, contexts: Contexts, last_B: Tensor) -> Callable[[Tensor], Tensor]:
+def carrying(before: Remembered, ids_BT: Tensor, last_B: Tensor) -> Callable[[Tensor], Tensor]:
     """From beliefs after each row's last token to the state carried on; a row without tokens ends as it began."""
 
     def carry(final_BS: Tensor) -> Tensor:
-        words_BM = contexts.words_KM[contexts.place_BT1.gather(1, last_B[:, None]).squeeze(1)]
+        words_BM = last_words(before.words_BM, ids_BT)[torch.arange(len(last_B), device=last_B.device), last_B]
         belief_BS = torch.where((last_B > 0)[:, None], final_BS, before.belief_BS)
         return Remembered(belief_BS, words_BM).joined()
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from trellis.errors import TrellisError
 from trellis.inference import Chain, Streamed, Transition
 from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried
 from trellis.inference.transitions import Piece, crossings
@@ -40,9 +41,10 @@ from trellis.models.chains import (
     push_into,
     stepper,
 )
+from trellis.models.counted_ngrams import CountedNGrams, Found, mixed
 from trellis.models.encoders import Vectors
-from trellis.models.lists import Crossing
-from trellis.models.memory import MISSING, Contexts, Memory
+from trellis.models.lists import CountedBlocks, Crossing, Words
+from trellis.models.memory import MISSING, Contexts, Memory, last_words
 from trellis.models.remembering import Remembered, carrying, refuse_gaps
 from trellis.models.supports import Support
 from trellis.models.transitions import HierarchicalTransition, LowRankTransition
@@ -93,25 +95,33 @@ def remembering_block_chain(model: Distributions, support: Support, asked: Asked
     """A chain whose steps cross the plain matrices between blocks; with tokens missing, they are made as crossed."""
     before = Remembered.of(model, asked.state, len(asked.ids_BT))
     if asked.missing_BT is not None:
+        _refuse_uncounted(model)
         return _streamed_chain(model, asked, before)
     plain = asked._replace(state=None if asked.state is None else before.belief_BS)
     crossing, list_BT, pair_BT = block_crossing(model, support, asked, plain.state)
     transition = block_pairs(model, crossing._replace(weighed=True), pair_BT)
-    contexts = Contexts.of(before.words_BM, asked.ids_BT, model.config.vocab_size)
+    newest_BM = before.words_BM[:, : model.config.memory]
+    contexts = Contexts.of(newest_BM, asked.ids_BT, model.config.vocab_size)
     left = _Left.of(cast(Memory, model.memory), contexts, list_BT, pair_BT)
-    log_enter_QJ, log_leave_QK = _weights(model, crossing, left, transition.into_PJK)
+    weights = _weights(model, crossing, left, transition.into_PJK)
     log_columns_NJ, index_BT, _ = block_columns(model, support, crossing.to, crossing.block_G, asked.ids_BT)
+    evidence = _Evidence(log_columns_NJ, index_BT, weights.log_leave(), left.step_BT)
+    found = None
+    if model.ngrams is not None:
+        contexts_BTL = model.ngrams.along(before.words_BM, asked.ids_BT, support.block_V)[:, :-1]
+        found = model.ngrams.look_up(contexts_BTL, asked.ids_BT, support.block_V)
+        evidence = _counted(model.ngrams, found, evidence, weights, crossing.to.lists_NK[list_BT])
     batch, time = asked.ids_BT.shape
     last_B = asked.lengths_B if asked.lengths_B is not None else index_BT.new_full((batch,), time)
     inside_BT = torch.arange(1, time + 1, device=index_BT.device) < last_B[:, None]  # but for the last token
-    next_BT = torch.nn.functional.pad(left.step_BT, (0, 1), value=-1)[:, 1:]
+    next_BT = torch.nn.functional.pad(evidence.step_BT, (0, 1), value=-1)[:, 1:]
     ahead_BT = torch.where(inside_BT, next_BT, -1)
     evidence_NJ = row_sums(  # in the order of a walk: time first
-        (log_columns_NJ, index_BT.T.flatten()),
-        (log_enter_QJ, left.step_BT.T.flatten()),
-        (log_leave_QK, ahead_BT.T.flatten()),
+        (evidence.log_columns_NJ, evidence.index_BT.T.flatten()),
+        (weights.log_enter_QJ, left.step_BT.T.flatten()),
+        (evidence.log_leave_QK, ahead_BT.T.flatten()),
     )
-    log_first_BJ, exactly = _log_first(model, plain.state, before, list_BT, crossing)
+    log_first_BJ, exactly = _log_first(model, plain.state, before, list_BT, crossing, found)
     chain = Chain(
         log_first_BJ,
         transition,
@@ -122,22 +132,69 @@ def remembering_block_chain(model: Distributions, support: Support, asked: Asked
         list_BT=list_BT,
         labels_BT=places(asked, support),
         log_first=exactly,
-        ahead=Ahead(-log_leave_QK, ahead_BT) if len(log_leave_QK) else None,
+        ahead=Ahead(-evidence.log_leave_QK, ahead_BT) if len(evidence.log_leave_QK) else None,
     )
     chain = carrying_all_states(model, plain, chain)
-    return chain._replace(carry=_after(chain.carry, before, contexts, last_B))
+    return chain._replace(carry=_after(chain.carry, before, asked.ids_BT, last_B))
 
 
 def _after(
-    carry: Callable[[Tensor], Tensor], before: Remembered, contexts: Contexts, last_B: Tensor
+    carry: Callable[[Tensor], Tensor], before: Remembered, ids_BT: Tensor, last_B: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """What is carried on: beliefs over all states, and beside them the last words."""
-    remember = carrying(before, contexts, last_B)
+    remember = carrying(before, ids_BT, last_B)
     return lambda final_BJ: remember(carry(final_BJ))
 
 
-def _weights(model: Distributions, crossing: Crossing, left: _Left, into_PJK: Tensor) -> tuple[Tensor, Tensor]:
-    """What each step adds to the states that it enters, and to those that it leaves, both Q×K, in log space."""
+class _Weights(NamedTuple):
+    """Of each step, in log space: what it adds to the states that it enters; p(block | state, words), or the plain
+    normaliser of a flat transition; and the normaliser that words make necessary.
+    """
+
+    log_enter_QJ: Tensor
+    log_block_QK: Tensor
+    log_total_QK: Tensor
+
+    def log_leave(self) -> Tensor:
+        """What each step adds to the states that it leaves, Q×K."""
+        return self.log_block_QK - self.log_total_QK
+
+
+class _Evidence(NamedTuple):
+    """Tables that tokens are weighed by, in log space, and the row of each token in them.
+
+    log_columns_NJ  p(word | state)
+    index_BT        the row of each token
+    log_leave_QK    what steps add to the states that they leave
+    step_BT         the row of the step that leads to each token; −1 to the first
+    """
+
+    log_columns_NJ: Tensor
+    index_BT: Tensor
+    log_leave_QK: Tensor
+    step_BT: Tensor
+
+
+def _counted(
+    ngrams: CountedNGrams, found: Found, evidence: _Evidence, weights: _Weights, states_BTK: Tensor
+) -> _Evidence:
+    """The same with counted n-grams mixed in, which differ from token to token: a row for each, time first."""
+    log_block_N1, log_word_N1, kind_N1 = (number_BT.T.flatten()[:, None] for number_BT in found)
+    batch, time = evidence.index_BT.shape
+    states_NK, index_N = states_BTK.transpose(0, 1).flatten(0, 1), evidence.index_BT.T.flatten()
+    word_gate_NJ = ngrams.word_states[states_NK] + ngrams.word_kinds[kind_N1]
+    log_columns_NJ = mixed(evidence.log_columns_NJ.index_select(0, index_N), log_word_N1, word_gate_NJ)
+    # From the states of every token but the last ones to the block of the next.
+    block_gate_NK = ngrams.block_states[states_NK[: len(states_NK) - batch]] + ngrams.block_kinds[kind_N1[batch:]]
+    step_N = evidence.step_BT[:, 1:].T.flatten()
+    log_block_NK = mixed(weights.log_block_QK.index_select(0, step_N), log_block_N1[batch:], block_gate_NK)
+    log_leave_NK = log_block_NK - weights.log_total_QK.index_select(0, step_N)
+    row_BT = torch.arange(batch * time, device=index_N.device).view(time, batch).T
+    return _Evidence(log_columns_NJ, row_BT, log_leave_NK, (row_BT - batch).clamp_min(-1))
+
+
+def _weights(model: Distributions, crossing: Crossing, left: _Left, into_PJK: Tensor) -> _Weights:
+    """Those of a batch's steps."""
     part, listed = cast(LowRankTransition, model.transition), crossing.to
     place_QJ = listed.distinct.places()[left.to_Q]
     moved_QR = left.moved_CR.index_select(0, left.context_Q)
@@ -150,13 +207,14 @@ def _weights(model: Distributions, crossing: Crossing, left: _Left, into_PJK: Te
             log_enter_QJ,
             lambda lost_N: part.log_into(listed.source, weighed, left.pair_Q[lost_N]),
         )
-        return log_enter_QJ, log_block_QK - log_within_QK
+        return _Weights(log_enter_QJ, log_block_QK, log_within_QK)
     with torch.no_grad():
         log_total_GK = listed.distinct.spread(part.log_total(listed.source, listed, crossing.kept_S))
     entering_SR = listed.source.vectors("entering", listed.source.encode(crossing.kept_S))
     leaving_GKR = listed.distinct.spread(listed.vectors("leaving"))
     log_moved_CK = moved_log_totals(leaving_GKR, entering_SR, left.moved_CR, left.from_C)
-    return log_enter_QJ, (log_total_GK[left.from_C] - log_moved_CK).index_select(0, left.context_Q)
+    log_totals = (table_CK.index_select(0, left.context_Q) for table_CK in (log_total_GK[left.from_C], log_moved_CK))
+    return _Weights(log_enter_QJ, *log_totals)
 
 
 def _log_blocks(part: HierarchicalTransition, crossing: Crossing, left: _Left) -> Tensor:
@@ -174,15 +232,15 @@ def _log_blocks(part: HierarchicalTransition, crossing: Crossing, left: _Left) -
 
 
 def _log_first(
-    model: Distributions, state: Tensor | None, before: Remembered, list_BT: Tensor, crossing: Crossing
-) -> tuple[Tensor, ExactFirst | None]:
+    model: Distributions, state: Tensor | None, before: Remembered, list_BT: Tensor, crossing: Crossing,
+    found: Found | None,
+) -> tuple[Tensor, ExactFirst | None]:  # fmt: skip
     """log p(first state) of each row, among the states of its first token's list, and of one row in float64."""
-    memory = cast(Memory, model.memory)
     if state is None or list_BT.shape[1] == 0:
         return log_first(model, None, list_BT, crossing)
     after_gap_B1 = (before.words_BM == MISSING).any(1, keepdim=True)
     seen_BS = state.masked_fill(after_gap_B1, 0.0)
-    log_first_BJ, exactly = log_first(model, seen_BS, list_BT, crossing, memory.vectors(before.words_BM))
+    log_first_BJ, exactly = log_first(model, seen_BS, list_BT, crossing, _first_words(model, before, found))
     if not bool(after_gap_B1.any()):
         return log_first_BJ, exactly
     lists_BJ, belief_BS = crossing.to.lists_NK[list_BT[:, 0]], carried(state)[0]
@@ -200,7 +258,35 @@ def _log_first(
     return torch.where(after_gap_B1, log_belief(pushed_BJ, pushed_BJ), log_first_BJ), exactly_too
 
 
+def _first_words(model: Distributions, before: Remembered, found: Found | None) -> Words:
+    """What the words before each row add; of blocks, the counts are those of its first token's block alone."""
+    moved_BR = cast(Memory, model.memory).vectors(before.words_BM[:, : model.config.memory])
+    if model.ngrams is None or found is None:
+        return Words(moved_BR)
+    log_block_BM = found.log_block[:, :1].expand(-1, model.ngrams.blocks)
+    gate_B = model.ngrams.block_kinds[found.kind[:, 0]]
+    return Words(moved_BR, CountedBlocks(model.ngrams.block_states, gate_B, log_block_BM))
+
+
 # Tokens that are missing, and what is asked between tokens: nothing here learns.
+
+
+def _refuse_uncounted(model: Distributions) -> None:
+    if model.ngrams is not None:
+        raise TrellisError(
+            f"a gap in a text would be summed over all {model.config.ngrams}-grams: ask a model without model.ngrams."
+        )
+
+
+def _words(model: Distributions, words_NM: Tensor) -> Words:
+    """What these last words add to how states are left."""
+    memory, ngrams, support = cast(Memory, model.memory), model.ngrams, model.support
+    moved_NR = memory.vectors(words_NM[:, : model.config.memory])
+    if ngrams is None or support is None:
+        return Words(moved_NR)
+    contexts_NL = ngrams.contexts(words_NM, support.block_V)
+    log_block_NM, kind_N = ngrams.blocks_after(contexts_NL, support.block_V)
+    return Words(moved_NR, CountedBlocks(ngrams.block_states, ngrams.block_kinds[kind_N], log_block_NM))
 
 
 def _gaps(model: Distributions, vectors: Vectors, among_V: Tensor | None = None) -> BlockGaps:
@@ -213,7 +299,7 @@ def _steps_after(model: Distributions, vectors: Vectors, words_M: Tensor) -> tup
     if bool((words_M == MISSING).any()):
         gaps = _gaps(model, vectors)
         return gaps.into, gaps.log_into
-    return stepper(model, vectors, cast(Memory, model.memory).vectors(words_M[None])[0])
+    return stepper(model, vectors, _words(model, words_M[None]))
 
 
 class StreamedAfterWords(Streamed):
@@ -244,17 +330,16 @@ def _streamed_chain(model: Distributions, asked: Asked, before: Remembered) -> C
     assert asked.missing_BT is not None
     vectors = model.vectors(model.everything)
     words_BT = asked.ids_BT.masked_fill(asked.missing_BT, MISSING)
-    contexts = Contexts.of(before.words_BM, words_BT, model.config.vocab_size)
     chain = plain_chain(model, asked._replace(state=None))
     transition = StreamedAfterWords(
         cast(Streamed, chain.transition),
-        contexts.words_KM[contexts.place_BT1[:, :-1]],
+        last_words(before.words_BM, words_BT)[:, :-1],
         lambda words_M: _steps_after(model, vectors, words_M),
     )
     last_B = chain.lengths()
     log_first_BS, exactly = _streamed_first(chain, asked, before, transition)
     return chain._replace(
-        log_first_BS=log_first_BS, transition=transition, carry=carrying(before, contexts, last_B), log_first=exactly
+        log_first_BS=log_first_BS, transition=transition, carry=carrying(before, words_BT, last_B), log_first=exactly
     )
 
 
@@ -304,8 +389,9 @@ def log_push(model: Distributions, state_S: Tensor) -> Tensor:
 def rows_after(model: Distributions, states_N: Tensor, words_NM: Tensor) -> Tensor:
     """p(next state | state, words), N×S, the newest word first."""
     vectors, part = model.vectors(model.everything), cast(LowRankTransition, model.transition)
-    leaving_NR = vectors.vectors("leaving", vectors.encode(states_N)) + cast(Memory, model.memory).vectors(words_NM)
-    return part.log_rows_from(leaving_NR, vectors, model.everything()).exp()
+    words = _words(model, words_NM)
+    leaving_NR = vectors.vectors("leaving", vectors.encode(states_N)) + words.moved_NR
+    return part.log_rows_from(leaving_NR, vectors, model.everything(), words.to_all_blocks(states_N)).exp()
 
 
 @torch.no_grad()

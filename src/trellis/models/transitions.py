@@ -6,6 +6,7 @@ p(z′ | block, z); as a word names its block, a step never looks at the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -101,17 +102,23 @@ class LowRankTransition(TransitionPart):
         else:
             log_NKJ = logits_NKJ.log_softmax(-1)
             if not crossing.weighed:
-                log_NKJ = log_NKJ + log_block_FKM[from_N, :, crossing.block_G[to_N]].unsqueeze(-1)
+                block_N = crossing.block_G[to_N]
+                log_NK = crossing.from_.to_blocks(log_block_FKM[from_N, :, block_N], from_F[from_N], block_N)
+                log_NKJ = log_NKJ + log_NK.unsqueeze(-1)
         return crossing.log_alive(log_NKJ.transpose(1, 2), chosen_N)
 
     def log_rows(self, vectors: Vectors, from_N: Tensor, to_S: Tensor) -> Tensor:
         """log p(next state | state) from some states to all that take part, N×S."""
         return self.log_rows_from(vectors.vectors("leaving", vectors.encode(from_N)), vectors, to_S)
 
-    def log_rows_from(self, leaving_NR: Tensor, vectors: Vectors, to_S: Tensor) -> Tensor:
-        """The same of states that are left by these vectors."""
+    def log_rows_from(
+        self, leaving_NR: Tensor, vectors: Vectors, to_S: Tensor, mixed: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """The same of states that are left by these vectors; what is counted of the next block is `mixed` in."""
         logits_NS = (leaving_NR @ vectors.vectors("entering", vectors.encode(to_S)).T).to(leaving_NR)
         log_block_NM = self.log_block(leaving_NR)
+        if mixed is not None and log_block_NM is not None:
+            log_block_NM = mixed(log_block_NM)
         return logits_NS.log_softmax(-1) if log_block_NM is None else _block_then_state(log_block_NM, logits_NS)
 
 

@@ -66,7 +66,7 @@ class _Search:
             log_bound_NV = self.ahead.chances(predicted_NS, state_N, left).log_joint_BV
         else:  # at most the probability of the token itself
             alive_QC = torch.from_numpy(self.automaton.alive_Q[self.automaton.next_QC]).to(self.model.device)
-            log_bound_NV = self.model.words_of(predicted_NS).log()
+            log_bound_NV = self.model.words_after(predicted_NS, carried).log()
             log_bound_NV = log_bound_NV.masked_fill(~alive_QC[state_N][:, self.class_V], -torch.inf)
         log_prob_N1 = torch.tensor([[one.log_prob] for one in some]).to(log_bound_NV)
         return log_bound_NV + log_prob_N1

@@ -67,6 +67,10 @@ def steps_of(model: HMM, class_V: NDArray[np.int32], classes: int) -> Steps:
             f"a constraint would be summed over all {model.config.memory}-word memories: ask a model with "
             "model.memory=1, or none."
         )
+    if model.ngrams is not None:
+        raise TrellisError(
+            f"a constraint would be summed over all {model.config.ngrams}-grams: ask a model without model.ngrams."
+        )
     if model.memory is None:
         return Plain(model, class_V, classes)
     return (Remembering if model.support is None else RememberingBlocks)(model, class_V, classes)

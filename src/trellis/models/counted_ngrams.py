@@ -1,0 +1,274 @@
+"""N-grams that were counted, mixed into an HMM with blocks: Kneser–Ney's word beside that of a state.
+
+With the words h before a token and Kneser–Ney's q (Chen & Goodman 1999), a block b of words, and gates g and f:
+
+    p(b | z, h)  = (1 − g) p(b | z) + g q(b | h),       q(b | h) = Σ_w q(w | h) over the words of b
+    p(w | z′, h) = (1 − f) p(w | z′) + f q(w | h) / q(b | h)
+
+Both are distributions, so the model is an exact HMM over a state and the last words, tied through what was counted. A
+gate is the logistic function of a number a state plus a number for what is known of h: how many words of it were seen
+before, and how often. While the model learns, each token is predicted by the counts of all others: the text that is
+learnt was counted, and would know itself by heart.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, pad
+
+from trellis.errors import TrellisError
+from trellis.models.ngram_counts import LAST_KEY, NOTHING, Order, count, discounts
+from trellis.progress import Progress
+
+if TYPE_CHECKING:
+    from trellis.models.hmm_config import HMMConfig
+
+TIMES = 8  # kinds of contexts by how often they were seen: once, twice or thrice, four to seven times, …
+BLOCK_GATE, WORD_GATE = -0.85, 0.0  # the gates of a fresh model: 0.3 and 0.5
+
+
+def mixed(log_prob: Tensor, log_counted: Tensor, gate: Tensor) -> Tensor:
+    """log((1 − g) p + g q), g the logistic function of the gate."""
+    return torch.logaddexp(log_prob + logsigmoid(-gate), log_counted + logsigmoid(gate))
+
+
+class Found(NamedTuple):
+    """What the counts say of some words, each after its context.
+
+    log_block  log q(the word's block | context)
+    log_word   log q(word | context, its block)
+    kind       what is known of the context: of how many words, and how often these were seen
+    """
+
+    log_block: Tensor
+    log_word: Tensor
+    kind: Tensor
+
+
+class _Length(NamedTuple):
+    """The n-grams of one length. A last row of each table stands for what was never seen.
+
+    key_N         sorted: number of the context · V + word
+    seen_N        how often each was seen
+    before_N      after how many different words
+    discount_4    what is taken of a count of 0, 1, 2, and 3 or more
+    total_C       of each context, the sum of its counts
+    taken_C       the sum of their discounts
+    block_key_D   sorted: number of the context · M + block
+    block_total_D, block_taken_D  the same sums over the words of that block
+    """
+
+    key_N: Tensor
+    seen_N: Tensor
+    before_N: Tensor
+    discount_4: Tensor
+    total_C: Tensor
+    taken_C: Tensor
+    block_key_D: Tensor
+    block_total_D: Tensor
+    block_taken_D: Tensor
+
+    @classmethod
+    def of(cls, order: Order, contexts: int, block_V: NDArray[np.int64], blocks: int) -> _Length:
+        """Tables of the n-grams of one length, which have so many contexts."""
+        vocab_size, count_N = len(block_V), order.counts()
+        discount_4 = np.array([0.0, *discounts(count_N)])
+        taken_N = discount_4[np.minimum(count_N, 3)]
+        context_N, word_N = np.divmod(order.key_N, vocab_size)
+        block_key_D, block_N = np.unique(context_N * blocks + block_V[word_N], return_inverse=True)
+        tables = (
+            np.append(order.key_N, LAST_KEY),
+            np.append(order.seen_N, 0),
+            np.append(order.before_N, 0),
+            discount_4,
+            np.bincount(context_N, count_N, minlength=contexts + 1),
+            np.bincount(context_N, taken_N, minlength=contexts + 1),
+            np.append(block_key_D, LAST_KEY),
+            np.append(np.bincount(block_N, count_N), 0.0),
+            np.append(np.bincount(block_N, taken_N), 0.0),
+        )
+        return cls(*(torch.from_numpy(table) for table in tables))
+
+    def find(self, context: Tensor, word: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """The number of each n-gram, and whether there is one; NOTHING has no number as a context."""
+        return _find(self.key_N, context, word, vocab_size)
+
+    def shares(self, at: Tensor, hit: Tensor, gone: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The count of each n-gram, and what its own token adds to that, with which `gone` of the words before it go."""
+        seen, before = self.seen_N[at] * hit, self.before_N[at] * hit
+        counted = torch.where(before > 0, before, seen)
+        if gone is None:
+            return counted, torch.zeros_like(counted)
+        before, seen = before - gone, seen - hit.long()
+        return counted, counted - torch.where(before > 0, before, seen)
+
+    def discount(self, counted: Tensor) -> Tensor:
+        """What is taken of a count."""
+        return self.discount_4[counted.clamp_max(3)]
+
+
+def _find(key_N: Tensor, context: Tensor, item: Tensor, items: int) -> tuple[Tensor, Tensor]:
+    wanted = context * items + item
+    at = torch.searchsorted(key_N, wanted)
+    return at, (key_N[at] == wanted) & (context >= 0)
+
+
+class CountedNGrams(nn.Module):
+    """The counts of a text's n-grams, and the gates by which they are mixed into the distributions of states."""
+
+    end: Tensor  # the id of <eos>, or −1: no n-gram reaches back over it
+
+    def __init__(self, config: HMMConfig, blocks: int) -> None:
+        super().__init__()
+        self.order, self.vocab_size, self.blocks = config.ngrams, config.vocab_size, blocks
+        self.block_states, self.word_states = (nn.Parameter(torch.zeros(config.states)) for _ in range(2))
+        kinds = self.order * TIMES
+        self.block_kinds = nn.Parameter(torch.full((kinds,), BLOCK_GATE))
+        self.word_kinds = nn.Parameter(torch.full((kinds,), WORD_GATE))
+        self.register_buffer("end", torch.tensor(NOTHING))
+        for length in range(1, self.order + 1):
+            many = self.vocab_size if length == 1 else 0
+            self.take(length, torch.arange(many), *torch.zeros(2, many, dtype=torch.int64))
+        self._made: tuple[object, list[_Length]] | None = None
+
+    def take(self, length: int, key_N: Tensor, seen_N: Tensor, before_N: Tensor) -> None:
+        """These n-grams of one length for those that there are; their counts take half of the room."""
+        if length > 1:
+            self.register_buffer(f"key_{length}", key_N)
+        self.register_buffer(f"seen_{length}", seen_N.to(torch.int32))
+        self.register_buffer(f"before_{length}", before_N.to(torch.int32))
+
+    def make_room(self, shapes: dict[str, torch.Size]) -> None:
+        """Tables as long as these, by their names here: how long decides the text, and no setting."""
+        for name, table in list(self.named_buffers(remove_duplicate=False)):
+            if len(shapes.get(name, ())) == 1 and not name.endswith("_1"):
+                self.register_buffer(name, table.new_zeros(shapes[name]))
+
+    def count(self, ids: NDArray[np.integer], end: int | None, *, quiet: bool = False) -> None:
+        """Count a text, in which `end` ends every sentence."""
+        end = NOTHING if end is None else end
+        with Progress("counting n-grams", self.order, unit="orders", quiet=quiet) as bar:
+            found = count(np.asarray(ids, dtype=np.int64), self.vocab_size, self.order, end, bar)
+            for length, order in enumerate(found, start=1):
+                self.take(length, *(torch.from_numpy(table).to(self.end.device) for table in order))
+        self.end.fill_(end)
+
+    def check(self, tables: dict[str, Tensor], where: str | PathLike[str]) -> None:
+        """Refuse tables that lead outside of each other."""
+        contexts, sound = self.vocab_size, NOTHING <= int(tables["end"]) < self.vocab_size
+        for length in range(1, self.order + 1):
+            seen_N, before_N = tables[f"seen_{length}"], tables[f"before_{length}"]
+            sound &= bool((before_N >= 0).all()) and bool((before_N <= seen_N).all()) and len(before_N) == len(seen_N)
+            if length == 1:
+                continue
+            key_N = tables[f"key_{length}"]
+            sound &= len(key_N) == len(seen_N) and not bool((key_N.diff() <= 0).any()) and bool((seen_N > 0).all())
+            sound &= bool(((key_N >= 0) & (key_N < contexts * self.vocab_size)).all())
+            contexts = len(key_N)
+        if not sound:
+            raise TrellisError(f"the n-grams in {where} do not fit each other: restore its model.safetensors.")
+
+    def contexts(self, words_NM: Tensor, block_V: Tensor) -> Tensor:
+        """The numbers of the contexts that these last words are, the newest first, N×L: of one word, of two, …"""
+        return self.along(words_NM, words_NM[:, :0], block_V)[:, 0]
+
+    def along(self, before_BM: Tensor, ids_BT: Tensor, block_V: Tensor) -> Tensor:
+        """The same before each token of rows and after the last, B×(T+1)×L; before them were these words."""
+        before_BM = before_BM[:, : self.order - 1]
+        none_BM = before_BM == NOTHING
+        first_BM = none_BM & ~pad(none_BM[:, :-1], (1, 0))  # a text begins as a sentence does
+        all_BN = torch.cat([torch.where(first_BM, self.end, before_BM).flip(1), ids_BT], 1)
+        return self._numbers(all_BN, block_V)[:, before_BM.shape[1] - 1 :]
+
+    def _numbers(self, all_BN: Tensor, block_V: Tensor) -> Tensor:
+        """Of the n-grams that end at each place, for use as contexts."""
+        numbers = [all_BN]
+        for length in self._lengths(block_V)[1 : self.order - 1]:
+            at_BN, hit_BN = length.find(pad(numbers[-1][:, :-1], (1, 0), value=NOTHING), all_BN, self.vocab_size)
+            numbers.append(at_BN.masked_fill(~hit_BN | (all_BN == self.end), NOTHING))
+        return torch.stack(numbers, -1)
+
+    @torch.no_grad()
+    def look_up(self, contexts: Tensor, words: Tensor, block_V: Tensor) -> Found:
+        """What the counts say of words after contexts, whose last dimension is the numbers of one context.
+
+        While learning, of each word's n-grams what it adds to their counts is left out.
+        """
+        lengths, block = self._lengths(block_V), block_V[words]
+        context = [torch.zeros_like(words), *(number.expand_as(words) for number in contexts.unbind(-1))]
+        found = [length.find(number, words, self.vocab_size) for length, number in zip(lengths, context, strict=True)]
+        prob_word = torch.full(words.shape, 1.0 / self.vocab_size, dtype=torch.float64, device=words.device)
+        prob_block = torch.bincount(block_V, minlength=self.blocks)[block] * prob_word
+        kind = torch.zeros_like(words)
+        for place, (length, number) in enumerate(zip(lengths, context, strict=True)):
+            at, hit = found[place]
+            counted, own = length.shares(at, hit, self._gone(lengths, found, place))
+            taken_word = length.discount(counted - own)
+            less = length.discount(counted) - taken_word
+            in_block, there = _find(length.block_key_D, number, block, self.blocks)
+            block_total, block_taken = length.block_total_D[in_block] * there, length.block_taken_D[in_block] * there
+            total, taken = length.total_C[number] - own, length.taken_C[number] - less
+            known = total > 0
+            total, left = total.where(known, 1.0), (taken / total.where(known, 1.0)).where(known, 1.0)
+            prob_word = (counted - own - taken_word) * known / total + left * prob_word
+            prob_block = (block_total - own - (block_taken - less)) * known / total + left * prob_block
+            times = total.log2().long().clamp_max(TIMES - 1)
+            kind = torch.where(known, place * TIMES + times, kind)
+        like = self.word_kinds
+        return Found(prob_block.log().to(like), (prob_word / prob_block).log().clamp_max(0.0).to(like), kind)
+
+    def blocks_after(self, contexts_NL: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
+        """log q(block | context) of all blocks, N×M, and what is known of each context, as it is in use."""
+        word_M = block_V.new_full((self.blocks,), NOTHING).index_copy(
+            0, block_V, torch.arange(self.vocab_size, device=block_V.device)
+        )
+        found = self._of_all(contexts_NL, word_M.clamp_min(0), block_V)
+        return found.log_block.masked_fill(word_M < 0, -torch.inf), found.kind[:, 0]
+
+    def words_after(self, contexts_NL: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
+        """log q(word | context, its block) of all words, N×V, and what is known of each context, as it is in use."""
+        found = self._of_all(contexts_NL, torch.arange(self.vocab_size, device=block_V.device), block_V)
+        return found.log_word, found.kind[:, 0]
+
+    def _of_all(self, contexts_NL: Tensor, words_W: Tensor, block_V: Tensor) -> Found:
+        """Of the same words after each context: no token of a text, so that all counts are left whole."""
+        learning, self.training = self.training, False
+        try:
+            return self.look_up(contexts_NL[:, None], words_W.expand(len(contexts_NL), -1), block_V)
+        finally:
+            self.training = learning
+
+    def _gone(self, lengths: list[_Length], found: list[tuple[Tensor, Tensor]], place: int) -> Tensor | None:
+        """How many words fewer an n-gram would have stood after without its own token; None while not learning."""
+        if not self.training:
+            return None
+        if place + 1 == len(lengths):
+            return torch.zeros_like(found[place][0])
+        at, hit = found[place + 1]
+        return (hit & (lengths[place + 1].seen_N[at] == 1)).long()
+
+    def _lengths(self, block_V: Tensor) -> list[_Length]:
+        """Tables of each length from the counts, made once."""
+        buffers = [*self.buffers(), block_V]
+        made_of = [(id(table), table._version, table.device) for table in buffers]
+        if self._made is None or self._made[0] != made_of:
+            self._made = made_of, self._make(block_V.cpu().numpy())
+        return self._made[1]
+
+    def _make(self, block_V: NDArray[np.int64]) -> list[_Length]:
+        """On the device of the counts, in float64 whatever the model has."""
+        made, contexts = [], 1
+        for length in range(1, self.order + 1):
+            key_N = getattr(self, f"key_{length}") if length > 1 else torch.arange(self.vocab_size)
+            counts = (getattr(self, f"{name}_{length}") for name in ("seen", "before"))
+            order = Order(key_N.cpu().numpy(), *(table.cpu().numpy().astype(np.int64) for table in counts))
+            tables = _Length.of(order, contexts, block_V, self.blocks)
+            made.append(_Length(*(table.to(self.end.device) for table in tables)))
+            contexts = len(order.key_N)
+        return made
