@@ -100,7 +100,7 @@ class _Length(NamedTuple):
         return _find(self.key_N, context, word, vocab_size)
 
     def shares(self, at: Tensor, hit: Tensor, gone: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The count of each n-gram, and what its own token adds to that, with which `gone` of the words before it go."""
+        """The count of each n-gram, and what its own token adds to that, if `gone` of the words before go with it."""
         seen, before = self.seen_N[at] * hit, self.before_N[at] * hit
         counted = torch.where(before > 0, before, seen)
         if gone is None:

@@ -261,8 +261,8 @@ class Distributions(Model):
         if self.ngrams is None:
             return self.words_of(belief_BS)
         gate_BS, counted_BV = self._counted_words(Remembered.of(self, state, len(belief_BS)).words_BM)
-        own_BS, block_BM = belief_BS * (1 - gate_BS), (belief_BS * gate_BS).unflatten(1, (-1, self.block_size)).sum(2)
-        return self.words_of(own_BS) + counted_BV * block_BM[:, self.block_V]
+        block_BM = (belief_BS * gate_BS).view(len(belief_BS), -1, self.block_size).sum(2)
+        return self.words_of(belief_BS * (1 - gate_BS)) + counted_BV * block_BM[:, self.block_V]
 
     def emission_after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
         """p(word | state, last words), N×V, the newest first."""
