@@ -54,6 +54,28 @@ def test_blocked_models_differ_in_their_memory_from_points_of_chiu_and_rush():
         assert recipe.config == dataclasses.replace(without.config, model=model)
 
 
+def test_each_idea_is_the_one_before_and_one_thing_more():
+    rows = [recipe.config for recipe in memory.ideas("laptop")]
+    points = {recipe.name: recipe.config for recipe in (*memory.ptb("laptop"), *figure3("laptop"))}
+    assert [points[recipe.name] for recipe in memory.ideas("laptop")[:2]] == rows[:2]
+    wanted = [
+        {"model.memory": 1},
+        {"model.memory_dropout": 0.5},
+        {"model.ngrams": 5},
+        {"training.weight_decay": memory.DECAY},
+        {"model.states": 2**14},
+        {"training.epochs": 16.0},
+        {"data.corpus": "wikitext-2", "training.epochs": 8.0},
+    ]
+    for before, after, changes in zip(rows, rows[1:], wanted, strict=False):
+        for name, value in changes.items():
+            group, _, setting = name.partition(".")
+            part = dataclasses.replace(getattr(before, group), **{setting: value})
+            before = dataclasses.replace(before, **{group: part})
+        assert before == after
+    assert len({recipe.name for recipe in memory.ideas("laptop")}) == len(rows) == len(wanted) + 1
+
+
 def result(perplexity):
     return {"evaluation": {"valid": {"windows": {"perplexity": perplexity}}}, "parameters": 4_000_000, "seconds": 60.0}
 

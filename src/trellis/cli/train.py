@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     "data": "corpus valid test data_dir tokenizer vocab_size min_count max_tokens valid_tokens labels",
     "model": "kind states support blocks unclustered start transition emission encoder width parameters shared "
-    "monolithic layers skip relu norm heads network inputs bias memory memory_dropout dropout init_scale",
+    "monolithic layers skip relu norm heads network inputs bias memory memory_dropout ngrams dropout init_scale",
     "training": "method batching batch_size length shuffle accumulate epochs seed lr network_lr betas weight_decay "
     "clip schedule warmup final patience factor full_batch step_size tolerance smoothing objective init restarts "
     "restart_steps validations checkpoint_every keep precision device",
