@@ -26,9 +26,17 @@ def remembering(memory: int) -> HMM:
     return sharpened(HMM(HMMConfig(6, 4, **LOW_RANK, memory=memory), seed=2)).double().eval()
 
 
+COUNTED = random_ids(1, 400, 6)[0].numpy()
+
+
 def counting() -> KneserNey:
-    ids = random_ids(1, 400, 6)[0].numpy()
-    return KneserNey.fit(KneserNeyConfig(6, order=3), ids, EOS, quiet=True).eval()
+    return KneserNey.fit(KneserNeyConfig(6, order=3), COUNTED, EOS, quiet=True).eval()
+
+
+def remembering_and_counting() -> HMM:
+    model = make_kind(support="brown", memory=1, ngrams=4).eval()
+    model.ngrams.count(COUNTED, EOS, quiet=True)
+    return model
 
 
 MAKERS = {
@@ -38,6 +46,7 @@ MAKERS = {
     "a block a word": lambda: make_kind(support="words").eval(),
     "memory": lambda: remembering(1),
     "memory of two": lambda: remembering(2),
+    "memory and n-grams": remembering_and_counting,
     "n-grams": counting,
     "n-grams by a network": lambda: FeedForward(FeedForwardConfig(6, width=4, order=3), seed=5).double().eval(),
     "lstm": lambda: LSTM(LSTMConfig(6, width=4), seed=5).double().eval(),

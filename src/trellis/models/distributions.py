@@ -289,7 +289,7 @@ class Distributions(Model):
 
     @torch.no_grad()
     def rows(self, states_N: Tensor) -> tuple[Tensor, Tensor]:
-        """p(next state | state), N×S, and p(word | state), N×V, of these states."""
+        """p(next state | state), N×S, and p(word | state), N×V, of these states; what n-grams add is left out."""
         return self.transition_rows(states_N), self.emission_rows(states_N)
 
     @torch.no_grad()
