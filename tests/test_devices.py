@@ -6,6 +6,7 @@ to mix its tensors with the processor's.
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -19,9 +20,10 @@ from trellis.inspection import explained, inspect_states, stationary
 from trellis.models import HMM, load_model
 
 from . import pretend_device as pretended
-from .device_models import BASELINES, HMMS, V, assert_same_there, counting
+from .device_models import BASELINES, HMMS, V, assert_same_there, blocks, counting
 from .pretend_device import pretend_device
 from .training.runs import (
+    NEURAL,
     STATES,
     WORDS,
     make_model,
@@ -123,6 +125,18 @@ def test_gradients_are_the_processors(name, device):
         if "missing_BT" not in told or model.support is None:
             with torch.random.fork_rng(devices=[]):
                 assert_same_there(seeded(gradients), model, told, device, rtol=1e-5, atol=1e-6)
+
+
+def test_counted_ngrams_have_the_processors_answers(device):
+    model = blocks(0, **NEURAL, memory=1, ngrams=3)
+    model.ngrams.count(np.random.default_rng(0).integers(V, size=300), 0, quiet=True)
+    told = {"ids_BT": torch.randint(V, (4, 6), generator=torch.Generator().manual_seed(3))}
+    assert_same_there(lambda model, ids_BT: model.eval().score(ids_BT), model, told, device)
+    with torch.no_grad():  # what holds a graph of a parameter cannot move
+        _, state = model.score(**told)
+    assert_same_there(lambda model, state: model.next_token(state), model, {"state": state}, device)
+    with torch.random.fork_rng(devices=[]):
+        assert_same_there(seeded(gradients), model, told, device, rtol=1e-5, atol=1e-6)
 
 
 def seeded(ask):
