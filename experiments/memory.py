@@ -15,7 +15,7 @@ from experiments.rows import with_seeds
 
 BLOCKED_STATES = 2**13
 DECAY = 0.1  # of weights, found by short runs at 2^12 states
-EPOCHS = 10.0  # of the longest run: without n-grams 2^15 states were best after twelve, and these fit sooner
+EPOCHS = 10.0  # of 2^15 states: without n-grams they were best after twelve; half as many on twice the text
 SHAPES = {"no memory": "linear-split", "a word": "memory-1", "two words": "memory-2"}
 TITLES = {
     "memory.words": "Perplexity by what is remembered",
@@ -104,6 +104,7 @@ def ideas(budget: Budget) -> list[Recipe]:
             {},
             {"epochs": WIKITEXT_EPOCHS},
         ),
+        ("WikiText-2, + 2^15 states, 5 epochs", "wikitext-2", 2 * many, {}, {"epochs": EPOCHS / 2}),
     ]
     found: list[Recipe] = []
     model: dict[str, Any] = {}
