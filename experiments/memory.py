@@ -15,7 +15,6 @@ from experiments.rows import with_seeds
 
 BLOCKED_STATES = 2**13
 DECAY = 0.1  # of weights, found by short runs at 2^12 states
-EPOCHS = 10.0  # of 2^15 states: without n-grams they were best after twelve; half as many on twice the text
 SHAPES = {"no memory": "linear-split", "a word": "memory-1", "two words": "memory-2"}
 TITLES = {
     "memory.words": "Perplexity by what is remembered",
@@ -96,15 +95,15 @@ def ideas(budget: Budget) -> list[Recipe]:
         ("PTB, + counted 5-grams", "ptb", few, {"ngrams": 5}, {}),
         ("PTB, + weight decay", "ptb", few, {}, {"weight_decay": DECAY}),
         ("PTB, + 2^14 states", "ptb", many, {}, {}),
-        ("PTB, + 2^15 states, 10 epochs", "ptb", 2 * many, {}, {"epochs": EPOCHS}),
+        ("PTB, + 2^15 states, 10 epochs", "ptb", 2 * many, {}, {"epochs": 10.0}),
+        ("PTB, + more weight decay, 8 epochs", "ptb", 2 * many, {}, {"epochs": 8.0, "weight_decay": 2.5 * DECAY}),
         (
             "WikiText-2, 2^14 states with a word and 5-grams, 8 epochs",
             "wikitext-2",
             many,
             {},
-            {"epochs": WIKITEXT_EPOCHS},
+            {"epochs": WIKITEXT_EPOCHS, "weight_decay": DECAY},
         ),
-        ("WikiText-2, + 2^15 states, 5 epochs", "wikitext-2", 2 * many, {}, {"epochs": EPOCHS / 2}),
     ]
     found: list[Recipe] = []
     model: dict[str, Any] = {}

@@ -65,8 +65,8 @@ def test_each_idea_is_the_one_before_and_one_thing_more():
         {"training.weight_decay": memory.DECAY},
         {"model.states": 2**14},
         {"model.states": 2**15, "training.epochs": 10.0},
-        {"data.corpus": "wikitext-2", "model.states": 2**14, "training.epochs": 8.0},
-        {"model.states": 2**15, "training.epochs": 5.0},
+        {"training.weight_decay": 0.25, "training.epochs": 8.0},
+        {"data.corpus": "wikitext-2", "model.states": 2**14, "training.weight_decay": 0.1},
     ]
     for before, after, changes in zip(rows[:-1], rows[1:], wanted, strict=True):
         for name, value in changes.items():
