@@ -37,6 +37,7 @@ Only = Annotated[str | None, typer.Option(metavar="NAME", help="One run of the s
 ROOT = HERE.parent
 TESTED = (  # the rest are sweeps
     "chiu.table1", "lee.table1", "lee.table2", "lee.table3", "lee.table4", "lee.full", "memory.words", "memory.full",
+    "memory.best",
 )  # fmt: skip
 
 

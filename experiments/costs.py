@@ -8,14 +8,21 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.chiu import power
 from experiments.plots import Line, save
 from experiments.results import Result, Results, minutes
 from experiments.tables import table
 
-STUDIES = ("chiu.table1", "chiu.figure3", "chiu.dropout", "memory.ptb")  # those that learn from the Penn Treebank
+# Those that learn from the Penn Treebank.
+STUDIES = ("chiu.table1", "chiu.figure3", "chiu.dropout", "memory.ptb", "memory.ideas")
 BUDGETS = (1, 2, 5, 10, 20, 50, 100)  # minutes
 PERPLEXITIES = (80, 100, 125, 150, 200, 300, 400)  # on the axis
-KINDS = {"n-gram or network": "#777777", "HMM": "#1b6ca8", "HMM with a memory of words": "#d9822b"}
+KINDS = {
+    "n-gram or network": "#777777",
+    "HMM": "#1b6ca8",
+    "HMM with a memory of words": "#d9822b",
+    "and n-grams": "#2e8b57",
+}
 ABOUT = """Every recorded run on the Penn Treebank by the minutes of one core that it had learnt for, at each of its
 validations. A run whose learning rate has not fallen yet is worse than a shorter one that has ended, so what a time
 buys is the lowest of all lines. Some runs shared the machine with others, and would take a little less on a quiet one.
@@ -41,14 +48,24 @@ def _runs(results: Results) -> dict[str, Result]:
             run = results.row(study, label)
             if run is None or run["config"]["data"]["corpus"] != "ptb" or run in found.values():
                 continue
-            found[label.removeprefix("PTB, ") + (", long" if study == "chiu.dropout" else "")] = run
+            label = _ngrams(run) if study == "memory.ideas" else label.removeprefix("PTB, ")
+            found[label + (", long" if study == "chiu.dropout" else "")] = run
     return found
+
+
+def _ngrams(run: Result) -> str:
+    """What one of the ideas is called beside other models; its own label says only what it adds to the row before."""
+    model, decay = run["config"]["model"], run["config"]["training"]["weight_decay"]
+    said = f"{model['ngrams']}-grams" if model.get("ngrams") else "a word, half of it dropped"
+    return f"{said}, {power(model['states'])}" + (f", decay {decay:g}" if decay else "")
 
 
 def _kind(run: Result) -> str:
     model = run["config"]["model"]
     if model["kind"] != "hmm":
         return "n-gram or network"
+    if model.get("ngrams"):
+        return "and n-grams"
     return "HMM with a memory of words" if model.get("memory") else "HMM"
 
 

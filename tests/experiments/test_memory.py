@@ -4,6 +4,7 @@ import dataclasses
 
 from experiments import memory
 from experiments.chiu import figure3
+from experiments.chiu import table1 as chiu_table1
 from experiments.lee.budgets import SEEDS, TOKENS
 from experiments.lee.studies import table1
 from experiments.recipes import studies
@@ -75,6 +76,14 @@ def test_each_idea_is_the_one_before_and_one_thing_more():
             before = dataclasses.replace(before, **{group: part})
         assert before == after
     assert len({recipe.name for recipe in memory.ideas("laptop")}) == len(rows) == len(wanted) + 1
+
+
+def test_those_that_are_tested_stand_in_other_studies_too():
+    known = {recipe.name: recipe.config for recipe in (*chiu_table1("laptop"), *memory.ideas("laptop"))}
+    rows = memory.best("laptop")
+    assert [known[recipe.name] for recipe in rows] == [recipe.config for recipe in rows]
+    assert [recipe.config.model.ngrams for recipe in rows] == [0, 5, 0, 5]
+    assert [recipe.config.data.corpus for recipe in rows] == ["ptb", "ptb", "wikitext-2", "wikitext-2"]
 
 
 def result(perplexity):
