@@ -37,6 +37,7 @@ def test_learning_lets_go_of_beliefs_that_no_token_needs(dtype):
         with torch.no_grad():
             done = walk(chain, *chain.columns())
         assert bool(done.rescued) is not learning
+        assert (done.again is None) is (learning or dtype == torch.float64), "nor is it walked in wider numbers"
         assert_close(done.log_prob_TB[:, 0].double(), reference.filter(*problem).log_prob_T, rtol=1e-6, atol=1e-6)
 
 

@@ -34,7 +34,7 @@ def lost_rows(
     """The numbers of such rows, counted in the order of the walk, which is `order_B` of the chain's rows.
 
     A belief that is carried on may be needed yet: that after the last token, or with `every_token` after any. Of a
-    chain that is learnt from, float64 holds what tokens need, and no more is asked of it.
+    chain that is learnt from, no more is asked than what its tokens need.
     """
     settled = isinstance(transition, Dense)  # the next step too is by the same matrix
     steps = 1 if chain.ahead is None else 2  # factors of beliefs are sums over a matrix's rows, and differ as these do
@@ -42,7 +42,7 @@ def lost_rows(
         return []
     inside_TB = _inside(scale_TB, running)
     low_TB = _low(belief_TBS, scale_TB) & inside_TB
-    if chain.learning and scale_TB.dtype == torch.float64:
+    if chain.learning:
         low_TB &= _needed(scale_TB, inside_TB, transition.states)
     rows_N = low_TB.any(0).nonzero().flatten()
     if len(rows_N) == 0:
@@ -71,7 +71,7 @@ def among(rows_N: Tensor, running: list[int]) -> list[int]:
 
 
 def needing(belief_TNS: Tensor, scale_TN: Tensor, message_TNS: Tensor, running: list[int]) -> Tensor:
-    """Which rows, walked in float64, lost at some token what this or a later one may need, N.
+    """Which rows lost at some token what this or a later one may need, N.
 
     What is lost at a token, before it is divided by the scale c, is at most S ε, and leads to at most c⁻¹ times the
     largest message that comes back from the next token, where what is left leads to one.

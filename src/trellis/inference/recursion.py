@@ -150,7 +150,7 @@ def _lost(chain: Chain, log_columns_NS: Tensor, done: Walk, every_token: bool) -
         chain, done.transition, done.rows.order, log_columns_NS, done.evidence.index_TB, done.rows.running,
         done.belief_TBS, done.scale_TB, every_token,
     )  # fmt: skip
-    return _needing(done, lost) if lost and chain.learning and done.scale_TB.dtype == torch.float64 else lost
+    return _needing(done, lost) if lost and chain.learning else lost
 
 
 def _needing(done: Walk, lost: list[int]) -> list[int]:
