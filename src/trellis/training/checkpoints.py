@@ -52,9 +52,10 @@ def save(
     state: Tensor | None,
     keep: int,
 ) -> Path:
-    """Write `checkpoint-N`, then delete all but the newest `keep`."""
+    """Write `checkpoint-N`, then delete all but the newest `keep`; before, those that a killed process left."""
     folder = runs / f"checkpoint-{place.update}"
     refuse_links(runs)
+    _delete_old(runs, keep)
     with whole_folder(folder) as temporary:
         storage.write(model, temporary, tokenizer)
         tensors = {f"learner.{name}": tensor for name, tensor in learner.items()}
@@ -62,9 +63,13 @@ def save(
             tensors["state"] = state
         write_tensors(temporary / TRAINING, tensors)
         write_json(temporary / "place.json", {"format": FORMAT, **asdict(place)})
+    _delete_old(runs, keep)
+    return folder
+
+
+def _delete_old(runs: Path, keep: int) -> None:
     for old in found(runs)[:-keep]:
         remove_folder(old)
-    return folder
 
 
 def found(runs: Path) -> list[Path]:
