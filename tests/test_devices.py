@@ -127,8 +127,9 @@ def test_gradients_are_the_processors(name, device):
                 assert_same_there(seeded(gradients), model, told, device, rtol=1e-5, atol=1e-6)
 
 
-def test_counted_ngrams_have_the_processors_answers(device):
-    model = blocks(0, **NEURAL, memory=1, ngrams=3)
+@pytest.mark.parametrize("cache", [0, 5])
+def test_counted_ngrams_have_the_processors_answers(device, cache):
+    model = blocks(0, **NEURAL, memory=1, ngrams=3, cache=cache)
     model.ngrams.count(np.random.default_rng(0).integers(V, size=300), 0, quiet=True)
     told = {"ids_BT": torch.randint(V, (4, 6), generator=torch.Generator().manual_seed(3))}
     assert_same_there(lambda model, ids_BT: model.eval().score(ids_BT), model, told, device)

@@ -33,8 +33,8 @@ def counting() -> KneserNey:
     return KneserNey.fit(KneserNeyConfig(6, order=3), COUNTED, EOS, quiet=True).eval()
 
 
-def remembering_and_counting() -> HMM:
-    model = make_kind(support="brown", memory=1, ngrams=4).eval()
+def remembering_and_counting(cache: int = 0) -> HMM:
+    model = make_kind(support="brown", memory=1, ngrams=4, cache=cache).eval()
     model.ngrams.count(COUNTED, EOS, quiet=True)
     return model
 
@@ -47,6 +47,7 @@ MAKERS = {
     "memory": lambda: remembering(1),
     "memory of two": lambda: remembering(2),
     "memory and n-grams": remembering_and_counting,
+    "a cache of words": lambda: remembering_and_counting(cache=5),
     "n-grams": counting,
     "n-grams by a network": lambda: FeedForward(FeedForwardConfig(6, width=4, order=3), seed=5).double().eval(),
     "lstm": lambda: LSTM(LSTMConfig(6, width=4), seed=5).double().eval(),

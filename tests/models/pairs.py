@@ -42,6 +42,13 @@ def pairs_of(memory, start_S, emission_VS, stepping):
     return twin
 
 
+def vector_of(model, place, word):
+    """What a word adds at one of the places that are remembered: nothing, if it is none that is."""
+    kept = list(range(model.config.vocab_size)) if model.memory.kept_W is None else model.memory.kept_W.tolist()
+    vectors_WR = model.memory.words[place]
+    return vectors_WR[kept.index(word)] if word in kept else torch.zeros_like(vectors_WR[0])
+
+
 def number_of(memory, words, context):
     """The place of a context among all of them."""
     return contexts_of(memory, words).index(context)

@@ -13,7 +13,9 @@ from trellis.models import HMM, HMMConfig, load_model
 from trellis.models.counted_ngrams import TIMES
 from trellis.models.memory import NONE
 from trellis.models.ngram_counts import discounts
+from trellis.models.word_cache import LEVELS
 
+from .pairs import vector_of
 from .test_memory_blocks import BLOCK, LENGTHS, STATES, SUPPORT, WORDS, model_of, stepping, texts
 
 END = 5
@@ -66,23 +68,60 @@ class Counter:
         return torch.tensor(probs, dtype=torch.float64), kind
 
 
-def counting(order=3, memory=1, seed=0, end=END, **changes):
-    """A model with counted n-grams and gates of all sizes."""
-    model = model_of("hierarchical", memory, seed, ngrams=order, **changes)
+def counting(order=3, memory=1, cache=0, seed=0, end=END, support="brown", **changes):
+    """A model with counted n-grams, perhaps a cache, and gates and weights of all sizes."""
+    if support == "brown":
+        model = model_of("hierarchical", memory, seed, ngrams=order, cache=cache, **changes)
+    else:
+        parts = {"start": "low_rank", "transition": "low_rank", "emission": "low_rank", "width": 4} | changes
+        config = HMMConfig(WORDS, STATES, memory=memory, ngrams=order, cache=cache, **parts)
+        model = HMM(config, seed=seed).double().eval()
+        with torch.no_grad():
+            model.memory.words.normal_(generator=torch.Generator().manual_seed(seed)).mul_(1.5)
     model.ngrams.count(TEXT, end, quiet=True)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for gate in (g for name, g in model.ngrams.named_parameters() if "states" in name or "kinds" in name):
+        for gate in model.ngrams.parameters():
             gate.normal_(generator=generator)
     return model
+
+
+def with_cache(cache, words, q, kind):
+    """q with the cache of the last words mixed in, and the kind of context, a word of the cache at a time."""
+    words, found, best = words[-cache.size :], torch.zeros(WORDS, dtype=torch.float64), 0
+    for place, word in enumerate(words):
+        same = 0
+        while same < min(LEVELS - 1, place) and words[place - 1 - same] == words[-1 - same]:
+            same += 1
+        age = int(math.log2(len(words) - place))
+        found = found + cache.weights[same, age].exp() * torch.nn.functional.one_hot(torch.tensor(word), WORDS)
+        best = max(best, same)
+    kind = kind * LEVELS + best
+    share = cache.shares[kind].sigmoid() if words else 0.0
+    return (1 - share) * q + share * found / found.sum().clamp_min(1e-300), kind
+
+
+def dense_stepping(model, words):
+    """p(z′ | z, words), S×S, of states that are not in blocks."""
+    everything = torch.arange(STATES)
+    logits = model.transition.log_rows(model.encoder, everything, everything)
+    entering = model.encoder.vectors("entering", model.encoder.encode(everything))
+    for place, word in enumerate(words):
+        logits = logits if word == NONE else logits + entering @ vector_of(model, place, word)
+    return logits.softmax(-1)
 
 
 def chances(model, counter, words):
     """p(z′ | z, words), S×S, and p(word | z′, words), V×S, by the formulas; the newest word last."""
     ngrams, one_hot = model.ngrams, torch.nn.functional.one_hot(BLOCK).double()
     q, kind = counter.words([END, *words], counter.discounts_of)
+    if ngrams.cache is not None:
+        q, kind = with_cache(ngrams.cache, words, q, kind)
     in_block = q @ one_hot
     newest = [words[-1 - place] if place < len(words) else NONE for place in range(model.config.memory)]
+    if model.support is None:
+        gate = (ngrams.word_states + ngrams.word_kinds[kind]).sigmoid()
+        return dense_stepping(model, newest), (1 - gate) * model._log_emission().exp() + gate * q[:, None]
     plain = stepping(model, newest).unflatten(1, (-1, SUPPORT.states_MK.shape[1]))
     own = plain.sum(2, keepdim=True)
     gate = (ngrams.block_states + ngrams.block_kinds[kind]).sigmoid()[:, None, None]
@@ -105,13 +144,25 @@ def scores(model, ids, counter):
     return torch.stack(found)
 
 
-@pytest.fixture(params=[(3, 1), (2, 2), (5, 1)], ids=lambda p: f"{p[0]}-grams, memory {p[1]}")
+SHAPES = [(3, 1, 0), (2, 2, 0), (5, 1, 0), (3, 1, 4), (4, 1, 1), (2, 1, 6), (3, 2, 50)]
+DENSE = [(3, 1, 0), (5, 2, 0), (3, 1, 4), (2, 1, 6)]
+
+
+@pytest.fixture(
+    params=[*((*shape, 0, END, "brown") for shape in SHAPES), *((*shape, 0, END, "dense") for shape in DENSE)],
+    ids=lambda p: f"{p[5]}, {p[0]}-grams, memory {p[1]}, cache {p[2]}",
+)
 def shape(request):
     return request.param
 
 
+@pytest.fixture(params=["brown", "dense"])
+def support(request):
+    return request.param
+
+
 def test_scores_and_gradients_are_those_of_the_formulas(shape):
-    model, counter, ids = counting(*shape), Counter(shape[0]), texts(time=6)
+    model, counter, ids = counting(*shape), Counter(shape[0]), repeating()
     ours = model.score(ids)[0]
     theirs = torch.stack([scores(model, row, counter) for row in ids])
     assert_close(ours, theirs)
@@ -119,7 +170,9 @@ def test_scores_and_gradients_are_those_of_the_formulas(shape):
     ours, theirs = (torch.autograd.grad(s.sum(), parameters, retain_graph=True) for s in (ours, theirs))
     for mine, yours in zip(ours, theirs, strict=True):
         assert_close(mine, yours)
-    assert all(bool(grad.abs().max() > 0) for grad in ours)
+    moved = dict(zip((name for name, _ in model.named_parameters()), ours, strict=True))
+    still = {name for name, grad in moved.items() if name.startswith("ngrams.") and grad.abs().max() < 1e-9}
+    assert still == ({"ngrams.cache.weights"} if shape[2] == 1 else set())  # of one word, its weight does not matter
 
 
 def test_rows_may_differ_in_length_and_padding_may_hold_anything(shape):
@@ -130,12 +183,17 @@ def test_rows_may_differ_in_length_and_padding_may_hold_anything(shape):
     assert_close(found, whole.masked_fill(~there, 0.0))
 
 
+def repeating():
+    """Texts in which words and phrases come again."""
+    return torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1, 2], [3, 3, 3, 3, 5, 3, 3, 3, 3], [0, 1, 5, 4, 0, 1, 3, 2, 5]])
+
+
 @pytest.mark.parametrize("learning", [False, True], ids=["in use", "with gradients"])
 def test_text_in_pieces_scores_as_it_does_whole(shape, learning):
-    model, ids = counting(*shape), texts(time=7)
+    model, ids = counting(*shape), repeating()[:, 1:]
     with torch.set_grad_enabled(learning):
         whole, last = model.score(ids)
-        for cut in range(8):
+        for cut in range(9):
             first, state = model.score(ids[:, :cut])
             second, after = model.score(ids[:, cut:], state)
             assert_close(torch.cat([first, second], 1), whole)
@@ -144,7 +202,8 @@ def test_text_in_pieces_scores_as_it_does_whole(shape, learning):
 
 def test_the_next_word_is_what_its_score_is(shape):
     model, ids = counting(*shape), texts()
-    for state in (None, model.score(ids)[1], model.score(ids, lengths_B=LENGTHS)[1]):
+    states = (None, *(model.score(text)[1] for text in (ids, repeating())), model.score(ids, lengths_B=LENGTHS)[1])
+    for state in states:
         found = model.next_token(state)
         assert_close(found.exp().sum(1), torch.ones(len(found), dtype=torch.float64))
         for word in range(WORDS):
@@ -152,16 +211,17 @@ def test_the_next_word_is_what_its_score_is(shape):
             assert_close(model.score(one, state)[0][:, 0].detach(), found[:, word])
 
 
-def test_the_exact_first_step_is_that_of_the_products():
-    model, ids = counting(), texts()
+def test_the_exact_first_step_is_that_of_the_products(support):
+    model, ids = counting(support=support), texts()
     with torch.no_grad():
         chain = model.chain(ids[:, 3:], state=model.score(ids[:, :3])[1])
         for row in range(len(ids)):
             assert_close(chain.log_first(row), chain.log_first_BS[row])
 
 
-def test_posteriors_are_those_of_the_formulas():
-    model, counter, ids = counting(), Counter(3), texts(time=4)[:2]
+@pytest.mark.parametrize("cache", [0, 3])
+def test_posteriors_are_those_of_the_formulas(cache, support):
+    model, counter, ids = counting(cache=cache, support=support), Counter(3), texts(time=4)[:2]
     for row in ids:
         forward, backward = [], torch.ones(STATES, dtype=torch.float64)
         each = [chances(model, counter, row[:place].tolist()) for place in range(4)]
@@ -180,6 +240,27 @@ def test_posteriors_are_those_of_the_formulas():
             backward = each[place][0] @ (each[place][1][row[place]] * backward)
 
 
+def test_of_no_rows_there_is_no_next_word(support):
+    model = counting(support=support)
+    assert model.next_token(model.score(texts()[:0])[1]).shape == (0, WORDS)
+
+
+def test_a_model_loaded_in_inference_mode_answers(tmp_path, support):
+    model, ids = counting(support=support), texts()
+    model.save_pretrained(tmp_path / "model")
+    with torch.inference_mode():
+        found = load_model(tmp_path / "model").score(ids)[0]
+    assert_close(found, model.score(ids)[0].detach())
+
+
+def test_the_states_alone_are_a_markov_chain_without_the_counts(support):
+    model = counting(support=support)
+    chain = model.all_pairs()
+    model.ngrams = None
+    assert_close(chain, model.all_pairs())
+    assert_close(chain.sum(1), torch.ones(STATES, dtype=torch.float64))
+
+
 def test_while_learning_each_token_is_predicted_by_the_counts_of_all_others():
     model, everything = counting(), Counter(3)
     ngrams, ids = model.ngrams, torch.from_numpy(TEXT)[None]
@@ -195,6 +276,18 @@ def test_while_learning_each_token_is_predicted_by_the_counts_of_all_others():
         assert int(found.kind[0, place]) == kind
 
 
+def test_a_word_that_was_never_counted_takes_nothing_with_it(support):
+    model = counting(support=support)
+    model.ngrams.count(TEXT[TEXT != 0], END, quiet=True)  # 0 also pads rows that end early
+    ids, before = torch.tensor([[1, 2, 0, 1, 0, 0, 3]]), torch.full((1, 2), NONE)
+    in_use = model.ngrams.before_tokens(before, ids, model.block_V)
+    learning = model.ngrams.train().before_tokens(before, ids, model.block_V)
+    for found, wanted in zip(learning, in_use, strict=True):
+        assert_close(found[ids == 0], wanted[ids == 0])
+    model.train().score(texts(), lengths_B=LENGTHS)[0].sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
 def test_learning_on_the_counted_text_does_not_know_it_by_heart():
     model = counting(5, dropout=0.0)
     with torch.no_grad():
@@ -208,8 +301,9 @@ def test_learning_on_the_counted_text_does_not_know_it_by_heart():
     assert_close(torch.cat([first, second], 1).mean(), learning)
 
 
-def test_texts_are_drawn_as_they_score():
-    model, counter = counting(), Counter(3)
+@pytest.mark.parametrize("cache", [0, 3])
+def test_texts_are_drawn_as_they_score(cache, support):
+    model, counter = counting(cache=cache, support=support), Counter(3)
     drawn = model.sample(20_000, 2, generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn.tokens_BT[:, 0] * WORDS + drawn.tokens_BT[:, 1], minlength=WORDS**2) / 20_000
     ids = torch.cartesian_prod(torch.arange(WORDS), torch.arange(WORDS))
@@ -218,8 +312,9 @@ def test_texts_are_drawn_as_they_score():
     assert float((counts - expected).abs().max()) < 5 * math.sqrt(float(expected.max()) / 20_000)
 
 
-def test_a_saved_model_scores_the_same_to_the_bit(tmp_path):
-    model, ids = counting(), texts()
+@pytest.mark.parametrize("cache", [0, 3])
+def test_a_saved_model_scores_the_same_to_the_bit(tmp_path, cache, support):
+    model, ids = counting(cache=cache, support=support), texts()
     model.save_pretrained(tmp_path / "model")
     again = load_model(tmp_path / "model")
     assert_close(again.score(ids), model.score(ids), rtol=0, atol=0)
@@ -247,18 +342,13 @@ def test_other_text_than_was_counted_and_no_text_at_all_still_score():
         ({"ngrams": 1}, "model.ngrams"),
         ({"ngrams": 10}, "model.ngrams"),
         ({"memory": 0}, "model.memory"),
-        ({"transition": "low_rank"}, "hierarchical"),
+        ({"transition": "low_rank"}, "with blocks model.transition=hierarchical"),
+        ({"cache": -1}, "model.cache"),
+        ({"cache": 10**6}, "model.cache"),
+        ({"cache": 500, "ngrams": 0}, "model.ngrams"),
     ],
 )
 def test_what_they_need_is_said(changes, named):
     given = {"transition": "hierarchical", "memory": 1, "ngrams": 3} | changes
     with pytest.raises(TrellisError, match=named):
         HMMConfig(WORDS, STATES, "brown", 3, width=4, **given)
-
-
-def test_gaps_are_refused():
-    model = counting()
-    with pytest.raises(TrellisError, match=r"without model\.ngrams"):
-        model.score(texts(), missing_BT=texts() == 2)
-    with pytest.raises(TrellisError, match=r"without model\.ngrams"):
-        model.fill(texts(), texts() == 2)

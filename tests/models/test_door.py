@@ -126,8 +126,6 @@ def test_states_that_are_none_are_refused_by_every_question(name):
 @every_hmm
 @pytest.mark.parametrize("question", ABOUT_TEXTS)
 def test_questions_about_texts_refuse_states_lengths_and_gaps_that_are_none(name, question):
-    if question == "fill" and name == "memory of two":
-        pytest.skip("such a model fills only the end of a row")
     model, ask = make(name), ABOUT_TEXTS[question]
     _, state = model.score(IDS)
     for what, bad in (("a row too few", state[:1]), *bad_states(state.detach())):

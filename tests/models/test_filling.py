@@ -61,13 +61,15 @@ def test_states_that_remember_the_word_of_the_gap(carried):
     check(remembering(), 5, carried)
 
 
-def test_a_memory_of_two_words_fills_only_the_end():
+def test_states_that_remember_two_words():
+    check(remembering(memory=2), 5, carried=False)
+
+
+def test_a_memory_of_two_words_fills_the_end():
     model, ids = remembering(memory=2), random_ids(1, 3, 5)
     found = model.fill(ids, torch.tensor([[False, False, True]]))
     _, state = model.score(ids[:, :2])
     assert_close(found.log_prob_NV, model.next_token(state))
-    with pytest.raises(TrellisError, match=r"model\.memory=1"):
-        model.fill(ids, torch.tensor([[False, True, False]]))
 
 
 def test_rows_are_asked_a_few_at_a_time_where_there_are_very_many_states(monkeypatch):

@@ -199,6 +199,9 @@ SETTINGS = {
     "bias": st.booleans(),
     "memory": st.integers(0, 4),
     "memory_dropout": st.sampled_from([0.0, 0.5, 1.0]),
+    "memory_words": st.none() | st.sampled_from([0, 2, 9]),
+    "ngrams": st.sampled_from([0, 1, 2, 3]),
+    "cache": st.sampled_from([0, -1, 2, 9]),
     "dropout": st.sampled_from([0.0, 0.5, 0.9]),
     "init_scale": st.none() | st.sampled_from([-1.0, 0.0, 0.25, 2]),
 }

@@ -2,16 +2,17 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from trellis import TrellisError, ops
-from trellis.models import HMM, HMMConfig
+from trellis.models import HMM, HMMConfig, load_model
 from trellis.models.memory import NONE
 
 from .makers import DENSE, FLAT, RESIDUAL, VOCABULARY, gradients, random_ids, support_of
-from .pairs import assert_paths_agree, labels_of_pairs, pairs_of
+from .pairs import assert_paths_agree, labels_of_pairs, pairs_of, vector_of
 
 WORDS, STATES = 4, 3
 LENGTHS = torch.tensor([5, 1, 4, 0, 3])
@@ -23,6 +24,7 @@ def model_of(memory=1, seed=0, **changes):
     model = HMM(HMMConfig(WORDS, STATES, memory=memory, **parts), seed=seed).double().eval()
     with torch.no_grad():
         model.memory.words.normal_(generator=torch.Generator().manual_seed(seed)).mul_(1.5)
+    model.memory.keep_frequent(np.array([3, 1, 3, 1, 3, 0]))
     return model
 
 
@@ -33,7 +35,7 @@ def stepping(model, words):
     entering = model.encoder.vectors("entering", model.encoder.encode(everything))
     for place, word in enumerate(words):
         if word != NONE:
-            logits = logits + entering @ model.memory.words[place, word]
+            logits = logits + entering @ vector_of(model, place, word)
     return logits.softmax(-1)
 
 
@@ -47,9 +49,13 @@ def texts(seed=0, batch=5, time=5):
     return torch.randint(WORDS, (batch, time), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=[1, 2, 3], ids=["one word", "two words", "three words"])
+@pytest.fixture(
+    params=[(1, None), (2, None), (3, None), (1, 2), (2, 1)],
+    ids=["one word", "two words", "three words", "one of two frequent words", "two, if it is the most frequent word"],
+)
 def both(request):
-    model = model_of(request.param)
+    memory, frequent = request.param
+    model = model_of(memory, memory_words=frequent)
     with torch.no_grad():
         return model, pairs(model)
 
@@ -183,17 +189,34 @@ def test_gaps_are_summed_over_words():
             assert float((found[row].sum() + after.sum()).exp()) == pytest.approx(more, rel=1e-9)
 
 
-def test_gaps_of_a_longer_memory_are_refused():
-    with pytest.raises(TrellisError, match=r"ask a model with model\.memory=1"):
-        model_of(2).score(texts(), missing_BT=texts() == 0)
-
-
 def test_gaps_whose_sums_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr("trellis.models.remembering.LARGEST_SUM", WORDS * STATES - 1)
     for question in (model_of().score, model_of().fill):
         with pytest.raises(TrellisError, match="which do not fit in memory: ask a model with fewer states"):
             question(texts(), missing_BT=texts() == 0)
     model_of().score(texts())
+
+
+def test_the_most_frequent_words_are_remembered_and_of_equals_the_first(tmp_path):
+    model = model_of(memory_words=3)
+    assert model.memory.words.shape == (1, 3, 3)
+    model.memory.keep_frequent(np.array([2, 3, 2, 1, 1, 0]))
+    assert model.memory.kept_W.tolist() == [0, 1, 2]
+    model.memory.keep_frequent(np.array([2, 3, 3, 3, 2, 0]))
+    assert model.memory.kept_W.tolist() == [0, 2, 3]
+    model.save_pretrained(tmp_path / "model")
+    assert_close(load_model(tmp_path / "model").score(texts()), model.score(texts()), rtol=0, atol=0)
+    for damaged in ([0, 2, 4], [0, 0, 2], [-1, 0, 2]):
+        model.memory.kept_W.copy_(torch.tensor(damaged))
+        model.save_pretrained(tmp_path / "model")
+        with pytest.raises(TrellisError, match="remembered words"):
+            load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("frequent", "memory"), [(0, 1), (WORDS + 1, 1), (2, 0)])
+def test_so_many_words_must_be_there_and_be_remembered(frequent, memory):
+    with pytest.raises(TrellisError, match=r"model\.memory_words"):
+        HMMConfig(WORDS, STATES, transition="low_rank", width=3, memory=memory, memory_words=frequent)
 
 
 def test_memory_dropout_leaves_out_a_share_and_keeps_the_mean():
@@ -218,6 +241,11 @@ def test_with_dropout_the_texts_of_a_batch_share_one_distribution(memory, begun)
     found = model.score(everything, state)[0].sum(1).exp().detach()
     assert_close(found.sum(), torch.tensor(1.0).double())
     assert (found - model.eval().score(everything, state)[0].sum(1).exp()).abs().max() > 0.01
+
+
+def test_while_learning_no_more_is_asked_of_beliefs_than_tokens_need():
+    assert model_of().train().chain(texts()).learning
+    assert not model_of().eval().chain(texts()).learning
 
 
 def test_what_only_plain_states_have_is_refused():

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -11,7 +12,7 @@ from trellis.models import HMM, HMMConfig
 from trellis.models.memory import NONE
 from trellis.models.supports import Support, TakingPart
 
-from .pairs import assert_paths_agree, chance, every_way, labels_of_pairs, pairs_of
+from .pairs import assert_paths_agree, chance, every_way, labels_of_pairs, pairs_of, vector_of
 
 BLOCK = torch.tensor([0, 1, 0, 1, 2, 0])
 WORDS, STATES, SIZE = len(BLOCK), 6, 2
@@ -31,6 +32,7 @@ def model_of(transition, memory=1, seed=0, support=SUPPORT, **changes):
         model.memory.words.normal_(generator=generator).mul_(1.5)
         if transition == "hierarchical":
             model.transition.bias.normal_(generator=generator)
+    model.memory.keep_frequent(np.array([3, 3, 2, 2, 1, 0]))
     return model
 
 
@@ -41,7 +43,7 @@ def stepping(model, words, kept=None):
     leaving = model.encoder.vectors("leaving", encoded)
     for place, word in enumerate(words):
         if word != NONE:
-            leaving = leaving + model.memory.words[place, word]
+            leaving = leaving + vector_of(model, place, word)
     logits = leaving @ model.encoder.vectors("entering", encoded)[kept].T
     if model.config.transition == "low_rank":
         return logits.softmax(1)
@@ -75,9 +77,13 @@ def folded(found_BTS, states=STATES):
     return found_BTS.unflatten(2, (-1, states)).sum(2)
 
 
-@pytest.fixture(params=[(kind, memory) for kind in KINDS for memory in (1, 2)], ids=lambda p: f"{p[0]}, {p[1]} words")
+@pytest.fixture(
+    params=[(kind, *memory) for kind in KINDS for memory in ((1, None), (2, None), (1, 2))],
+    ids=lambda p: f"{p[0]}, {p[1]} words, {p[2] or 'all'} remembered",
+)
 def both(request):
-    model = model_of(*request.param)
+    transition, memory, frequent = request.param
+    model = model_of(transition, memory, memory_words=frequent)
     with torch.no_grad():
         return model, pairs(model)
 
@@ -306,11 +312,6 @@ def test_sums_over_gaps_are_distributions_while_words_are_dropped(transition, mo
         with torch.no_grad():
             _, gap = model.score(texts()[:1, :1], missing_BT=torch.tensor([[True]]))
         assert_close(model.next_token(gap).exp().sum(), torch.tensor(1.0, dtype=torch.float64))
-
-
-def test_gaps_of_a_longer_memory_are_refused():
-    with pytest.raises(TrellisError, match=r"ask a model with model\.memory=1"):
-        model_of("hierarchical", 2).score(texts(), missing_BT=texts() == 0)
 
 
 @pytest.mark.parametrize("transition", KINDS)

@@ -10,8 +10,8 @@ from .pairs import Gapped
 
 def with_tables(kind):
     """A model, p(first state), p(word | state), p(next state | state, words), and texts of its words."""
-    if kind == "dense":
-        model = dense.model_of()
+    if kind.startswith("dense"):
+        model = dense.model_of(memory_words=2 if "frequent" in kind else None)
         tables = model.log_emission().exp(), lambda words: dense.stepping(model, words)
         return model, model.log_start().exp(), *tables, dense.texts(batch=4)
     model = blocks.model_of(kind)
@@ -24,7 +24,7 @@ def cut(request):
     return request.param
 
 
-@pytest.fixture(params=["dense", *blocks.KINDS])
+@pytest.fixture(params=["dense", "dense, of two frequent words", *blocks.KINDS])
 def gapped(request, cut):
     with torch.no_grad():
         return Gapped.of(*with_tables(request.param), cut)
@@ -39,7 +39,7 @@ def test_entropy_over_gaps_is_that_of_all_paths(gapped):
 
 
 def test_states_over_gaps_are_drawn_as_often_as_they_are_probable(gapped):
-    gapped.assert_draws_agree(2000, near=0.03)
+    gapped.assert_draws_agree(4000, near=0.03)
 
 
 def test_beliefs_over_gaps_are_those_of_all_paths(gapped):

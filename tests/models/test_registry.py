@@ -36,8 +36,8 @@ def test_a_saved_model_tells_its_kind_and_every_setting(tmp_path):
     written = [
         "model_type", "format", "vocab_size", "states", "support", "blocks", "unclustered", "start", "transition",
         "emission", "encoder", "width", "parameters", "shared", "monolithic", "layers", "skip", "relu", "norm", "heads",
-        "network", "inputs", "architecture", "bias", "memory", "memory_dropout", "ngrams", "dropout",
-        "init_scale",
+        "network", "inputs", "architecture", "bias", "memory", "memory_dropout", "memory_words", "ngrams", "cache",
+        "dropout", "init_scale",
     ]  # fmt: skip
     assert (list(about), about["model_type"], about["format"]) == (written, "trellis_hmm", 2)
 

@@ -181,7 +181,7 @@ class Asked(NamedTuple):
         state = state_of_rows(state, rows, model.state_width, next(model.parameters()))
         return cls(ids_BT, lengths_B, missing_BT, state, labels_BT)
 
-    def some(self, rows: slice) -> Asked:
+    def some(self, rows: slice | Tensor) -> Asked:
         """These rows of it."""
         return Asked(self.ids_BT[rows], *(None if given is None else given[rows] for given in self[1:]))
 
@@ -192,9 +192,21 @@ class Asked(NamedTuple):
         left_B = None if lengths_B is None else (lengths_B - begin).clamp(0, stop - begin)
         return Asked(ids_BT[:, begin:stop], left_B, cut[0], state, cut[1])
 
+    def inside(self) -> Tensor:
+        """Which tokens there are, B×T, padding left out."""
+        time_T = torch.arange(self.ids_BT.shape[1], device=self.ids_BT.device)
+        if self.lengths_B is None:
+            return (time_T >= 0).expand(self.ids_BT.shape)
+        return time_T < self.lengths_B[:, None]
+
+    def gaps(self) -> Tensor:
+        """Which of them are missing, B×T."""
+        return torch.zeros_like(self.inside()) if self.missing_BT is None else self.missing_BT & self.inside()
+
     def ready(self, model: Distributions) -> Asked:
         """The same, its values checked once for all kinds of chains; padding and missing tokens hold word 0."""
-        ids_BT, missing_BT, labels_BT = without_padding(self.ids_BT, self.lengths_B), self.missing_BT, self.labels_BT
+        ids_BT, labels_BT = without_padding(self.ids_BT, self.lengths_B), self.labels_BT
+        missing_BT = None if self.missing_BT is None else self.missing_BT & self.inside()
         if missing_BT is not None:
             ids_BT, missing_BT = ids_BT.masked_fill(missing_BT, 0), missing_BT if bool(missing_BT.any()) else None
         check_ids(ids_BT, model.config.vocab_size)

@@ -18,7 +18,9 @@ def chain_of(model: Distributions, asked: Asked) -> Chain:
     """The chain of a batch."""
     asked = asked.ready(model)
     if model.memory is None:
-        return plain_chain(model, asked)._replace(learning=model.training)
-    if model.support is None:
-        return remembering_chain(model, asked)
-    return remembering_block_chain(model, model.support, asked)
+        chain = plain_chain(model, asked)
+    elif model.support is None:
+        chain = remembering_chain(model, asked)
+    else:
+        chain = remembering_block_chain(model, model.support, asked)
+    return chain._replace(learning=model.training)

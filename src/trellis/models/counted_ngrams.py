@@ -1,4 +1,4 @@
-"""N-grams that were counted, mixed into an HMM with blocks: Kneser–Ney's word beside that of a state.
+"""N-grams that were counted, mixed into an HMM: Kneser–Ney's word beside that of a state.
 
 With the words h before a token and Kneser–Ney's q (Chen & Goodman 1999), a block b of words, and gates g and f:
 
@@ -6,6 +6,7 @@ With the words h before a token and Kneser–Ney's q (Chen & Goodman 1999), a bl
     p(w | z′, h) = (1 − f) p(w | z′) + f q(w | h) / q(b | h)
 
 Both are distributions, so the model is an exact HMM over a state and the last words, tied through what was counted. A
+dense model has the second alone: all its words are one block. A
 gate is the logistic function of a number a state plus a number for what is known of h: how many words of it were seen
 before, and how often. While the model learns, each token is predicted by the counts of all others: the text that is
 learnt was counted, and would know itself by heart.
@@ -14,28 +15,55 @@ learnt was counted, and would know itself by heart.
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, pad
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad, softplus
 
 from trellis.errors import TrellisError
 from trellis.models.ngram_counts import LAST_KEY, NOTHING, Order, count, discounts
+from trellis.models.word_cache import LEVELS, WordCache
 from trellis.progress import Progress
 
 if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
 
 TIMES = 8  # kinds of contexts by how often they were seen: once, twice or thrice, four to seven times, …
+PRECISE = 40.0  # from there on a softplus is its argument, in float64 too
+LEAST = -1e30  # a logarithm as good as that of nothing, from which others may be taken
 BLOCK_GATE, WORD_GATE = -0.85, 0.0  # the gates of a fresh model: 0.3 and 0.5
 
 
 def mixed(log_prob: Tensor, log_counted: Tensor, gate: Tensor) -> Tensor:
-    """log((1 − g) p + g q), g the logistic function of the gate."""
-    return torch.logaddexp(log_prob + logsigmoid(-gate), log_counted + logsigmoid(gate))
+    """log((1 − g) p + g q), g the logistic function of the gate; shapes as in a sum."""
+    out: Tensor = _Mixed.apply(log_prob, log_counted, gate)  # type: ignore[no-untyped-call]  # apply is untyped
+    return out
+
+
+class _Mixed(torch.autograd.Function):
+    """A few passes over a batch's tokens × states each way, where the formula as it stands makes twice as many."""
+
+    @staticmethod
+    def forward(ctx: Any, log_prob: Tensor, log_counted: Tensor, gate: Tensor) -> Tensor:
+        ctx.save_for_backward(log_prob, log_counted, gate)
+        out = torch.logaddexp(log_prob, log_counted + gate)
+        return out.sub_(softplus(gate, threshold=PRECISE))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        log_prob, log_counted, gate = ctx.saved_tensors
+        # The share of what was counted in the sum; if both are impossible, any will do that is a number.
+        share = (gate + log_counted.clamp_min(LEAST)).sub_(log_prob).sigmoid_()
+        grad_counted = grad * share
+        grad_gate = torch.addcmul(grad_counted, grad, gate.sigmoid(), value=-1)
+        grad_prob = grad - grad_counted
+        found = zip((grad_prob, grad_counted, grad_gate), (log_prob, log_counted, gate), strict=True)
+        return tuple(grad.sum_to_size(given.shape) for grad, given in found)
 
 
 class Found(NamedTuple):
@@ -100,12 +128,15 @@ class _Length(NamedTuple):
         return _find(self.key_N, context, word, vocab_size)
 
     def shares(self, at: Tensor, hit: Tensor, gone: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The count of each n-gram, and what its own token adds to that, if `gone` of the words before go with it."""
+        """The count of each n-gram, and what its own token adds to that, if `gone` of the words before go with it.
+
+        What was never counted, as a word that the text does not have, takes nothing with it.
+        """
         seen, before = self.seen_N[at] * hit, self.before_N[at] * hit
         counted = torch.where(before > 0, before, seen)
         if gone is None:
             return counted, torch.zeros_like(counted)
-        before, seen = before - gone, seen - hit.long()
+        before, seen = before - gone, (seen - 1).clamp_min(0)
         return counted, counted - torch.where(before > 0, before, seen)
 
     def discount(self, counted: Tensor) -> Tensor:
@@ -123,14 +154,20 @@ class CountedNGrams(nn.Module):
     """The counts of a text's n-grams, and the gates by which they are mixed into the distributions of states."""
 
     end: Tensor  # the id of <eos>, or −1: no n-gram reaches back over it
+    block_states: Tensor  # as the next, but of dense models, whose words are all of one block, there are none
+    block_kinds: Tensor
 
     def __init__(self, config: HMMConfig, blocks: int) -> None:
         super().__init__()
         self.order, self.vocab_size, self.blocks = config.ngrams, config.vocab_size, blocks
-        self.block_states, self.word_states = (nn.Parameter(torch.zeros(config.states)) for _ in range(2))
+        self.word_states = nn.Parameter(torch.zeros(config.states))
         kinds = self.order * TIMES
-        self.block_kinds = nn.Parameter(torch.full((kinds,), BLOCK_GATE))
+        self.cache = WordCache(config.cache, kinds) if config.cache else None
+        kinds *= LEVELS if config.cache else 1
         self.word_kinds = nn.Parameter(torch.full((kinds,), WORD_GATE))
+        gates = torch.zeros(config.states), torch.full((kinds,), BLOCK_GATE)
+        for name, gate in zip(("block_states", "block_kinds"), gates, strict=True):
+            self.register_parameter(name, None if config.support == "dense" else nn.Parameter(gate))
         self.register_buffer("end", torch.tensor(NOTHING))
         for length in range(1, self.order + 1):
             many = self.vocab_size if length == 1 else 0
@@ -173,6 +210,18 @@ class CountedNGrams(nn.Module):
             contexts = len(key_N)
         if not sound:
             raise TrellisError(f"the n-grams in {where} do not fit each other: restore its model.safetensors.")
+
+    def before_tokens(self, before_BM: Tensor, ids_BT: Tensor, block_V: Tensor) -> Found:
+        """What the counts, and the cache if there is one, say of each token of rows; before them were these words."""
+        found = self.look_up(self.along(before_BM, ids_BT, block_V)[:, :-1], ids_BT, block_V)
+        if self.cache is None:
+            return found
+        recent = self.cache.before_tokens(before_BM, ids_BT, block_V)
+        kind_BT = self.cache.kind(found.kind, recent.level_N)
+        word_BT, block_BT, held_BT = self.cache.of_tokens(recent)
+        prob_block_BT = self.cache.mixed(found.log_block.exp(), block_BT, kind_BT, held_BT)
+        prob_word_BT = self.cache.mixed((found.log_block + found.log_word).exp(), word_BT, kind_BT, held_BT)
+        return Found(prob_block_BT.log(), (prob_word_BT / prob_block_BT).log().clamp_max(0.0), kind_BT)
 
     def contexts(self, words_NM: Tensor, block_V: Tensor) -> Tensor:
         """The numbers of the contexts that these last words are, the newest first, N×L: of one word, of two, …"""
@@ -223,18 +272,38 @@ class CountedNGrams(nn.Module):
         like = self.word_kinds
         return Found(prob_block.log().to(like), (prob_word / prob_block).log().clamp_max(0.0).to(like), kind)
 
-    def blocks_after(self, contexts_NL: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
-        """log q(block | context) of all blocks, N×M, and what is known of each context, as it is in use."""
+    def blocks_after(self, words_NM: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(block | words) of all blocks, N×M, and what is known of each context, as it is in use."""
         word_M = block_V.new_full((self.blocks,), NOTHING).index_copy(
             0, block_V, torch.arange(self.vocab_size, device=block_V.device)
         )
-        found = self._of_all(contexts_NL, word_M.clamp_min(0), block_V)
-        return found.log_block.masked_fill(word_M < 0, -torch.inf), found.kind[:, 0]
+        found = self._of_all(self.contexts(words_NM, block_V), word_M.clamp_min(0), block_V)
+        log_block_NM, kind_N = found.log_block.masked_fill(word_M < 0, -torch.inf), found.kind[:, 0]
+        if self.cache is None:
+            return log_block_NM, kind_N
+        recent_NV, level_N = self.cache.of_all_words(words_NM, self.vocab_size)
+        recent_NM = torch.zeros_like(log_block_NM).index_add_(1, block_V, recent_NV)
+        kind_N = self.cache.kind(kind_N, level_N)
+        return self._with_cache(log_block_NM.exp(), recent_NM, kind_N).log(), kind_N
 
-    def words_after(self, contexts_NL: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
-        """log q(word | context, its block) of all words, N×V, and what is known of each context, as it is in use."""
-        found = self._of_all(contexts_NL, torch.arange(self.vocab_size, device=block_V.device), block_V)
-        return found.log_word, found.kind[:, 0]
+    def words_after(self, words_NM: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(word | words, its block) of all words, N×V, and what is known of each context, as it is in use."""
+        found = self._of_all(
+            self.contexts(words_NM, block_V), torch.arange(self.vocab_size, device=block_V.device), block_V
+        )
+        if self.cache is None:
+            return found.log_word, found.kind[:, 0]
+        recent_NV, level_N = self.cache.of_all_words(words_NM, self.vocab_size)
+        kind_N = self.cache.kind(found.kind[:, 0], level_N)
+        prob_NV = self._with_cache((found.log_block + found.log_word).exp(), recent_NV, kind_N)
+        in_block_NM = prob_NV.new_zeros(len(prob_NV), self.blocks).index_add_(1, block_V, prob_NV)
+        return (prob_NV / in_block_NM[:, block_V]).log().clamp_max(0.0), kind_N
+
+    def _with_cache(self, prob_NI: Tensor, recent_NI: Tensor, kind_N: Tensor) -> Tensor:
+        """The same probabilities with those of the cache mixed in, a context a row."""
+        assert self.cache is not None
+        held_N1 = recent_NI.sum(1, keepdim=True) > 0
+        return self.cache.mixed(prob_NI, recent_NI, kind_N.unsqueeze(1), held_N1).detach()
 
     def _of_all(self, contexts_NL: Tensor, words_W: Tensor, block_V: Tensor) -> Found:
         """Of the same words after each context: no token of a text, so that all counts are left whole."""
@@ -255,8 +324,10 @@ class CountedNGrams(nn.Module):
 
     def _lengths(self, block_V: Tensor) -> list[_Length]:
         """Tables of each length from the counts, made once."""
-        buffers = [*self.buffers(), block_V]
-        made_of = [(id(table), table._version, table.device) for table in buffers]
+        tables = [*self.buffers(), block_V]
+        if any(table.is_inference() for table in tables):  # whose changes PyTorch does not count
+            return self._make(block_V.cpu().numpy())
+        made_of = [(id(table), table._version, table.device) for table in tables]
         if self._made is None or self._made[0] != made_of:
             self._made = made_of, self._make(block_V.cpu().numpy())
         return self._made[1]

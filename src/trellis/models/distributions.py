@@ -52,6 +52,8 @@ class Distributions(Model):
             support = support or any_support(config)
             self.register_buffer("block_V", support.block_V)
             self.register_buffer("states_MK", support.states_MK)
+        elif config.ngrams:  # which are of blocks, here of one
+            self.register_buffer("block_V", torch.zeros(config.vocab_size, dtype=torch.int64), persistent=False)
         blocks, roles = (1 if support is None else len(support.states_MK)), config.roles()
         self.config = config = within_budget(config, blocks, self.block_size)
         with drawn_from(seed):
@@ -73,13 +75,15 @@ class Distributions(Model):
         check_finite(tensors, where, FREE_LOGITS)
         if self.support is not None:
             Support(tensors["block_V"], tensors["states_MK"]).check(self.config.states, where)
+        if self.memory is not None:
+            self.memory.check(_named(tensors, "memory."), where)
         if self.ngrams is not None:
-            self.ngrams.check(_named(tensors), where)
+            self.ngrams.check(_named(tensors, "ngrams."), where)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         """Room for the n-grams of a model on disk."""
         if self.ngrams is not None:
-            self.ngrams.make_room({name: tensor.shape for name, tensor in _named(tensors).items()})
+            self.ngrams.make_room({name: tensor.shape for name, tensor in _named(tensors, "ngrams.").items()})
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; learning, and going back to it, drops what was kept for use."""
@@ -261,7 +265,8 @@ class Distributions(Model):
         if self.ngrams is None:
             return self.words_of(belief_BS)
         gate_BS, counted_BV = self._counted_words(Remembered.of(self, state, len(belief_BS)).words_BM)
-        block_BM = (belief_BS * gate_BS).view(len(belief_BS), -1, self.block_size).sum(2)
+        blocks = self.config.states // self.block_size
+        block_BM = (belief_BS * gate_BS).view(len(belief_BS), blocks, self.block_size).sum(2)
         return self.words_of(belief_BS * (1 - gate_BS)) + counted_BV * block_BM[:, self.block_V]
 
     def emission_after(self, states_N: Tensor, words_NM: Tensor) -> Tensor:
@@ -276,7 +281,7 @@ class Distributions(Model):
     def _counted_words(self, words_NM: Tensor) -> tuple[Tensor, Tensor]:
         """After some last words, the share of the counts in each state, N×S, and q(word | block of the word), N×V."""
         assert self.ngrams is not None
-        log_word_NV, kind_N = self.ngrams.words_after(self.ngrams.contexts(words_NM, self.block_V), self.block_V)
+        log_word_NV, kind_N = self.ngrams.words_after(words_NM, self.block_V)
         gate_NS = self.ngrams.word_states + self.ngrams.word_kinds[kind_N].unsqueeze(1)
         return gate_NS.sigmoid(), log_word_NV.exp()
 
@@ -296,7 +301,8 @@ class Distributions(Model):
     def transition_rows(self, states_N: Tensor) -> Tensor:
         """p(next state | state), N×S, of these states.
 
-        Where states remember a word, whichever word it was; of several, which are too many, what they add is left out.
+        Where states remember a word, whichever word it was; of several, which are too many, and of n-grams, what they
+        add is left out.
         """
         states_N = states_N.to(self.device)
         if self.config.memory == 1:
@@ -340,7 +346,6 @@ class Distributions(Model):
             raise TrellisError(f"{why} a dense model of scalar parameters: make start, transition and emission scalar.")
 
 
-def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tables of counted n-grams among those of a model, by their own names."""
-    begins = "ngrams."
+def _named(tensors: dict[str, Tensor], begins: str) -> dict[str, Tensor]:
+    """The tables of one part of a model, by their own names."""
     return {name.removeprefix(begins): tensor for name, tensor in tensors.items() if name.startswith(begins)}

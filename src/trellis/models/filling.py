@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trellis import inference
 from trellis.errors import TrellisError
-from trellis.models import remembering, remembering_blocks
+from trellis.models import enumerated_gaps, remembering, remembering_blocks
 from trellis.models.asking import Asked
 from trellis.models.chain_of import chain_of
 from trellis.ops.precision import widened
@@ -52,8 +52,11 @@ def fill(model: Questions, asked: Asked) -> Filled:
     """The distribution of the word at each gap of a batch, the others summed over."""
     if asked.missing_BT is None:
         raise TrellisError("nothing is missing: say by missing_BT which tokens are to be filled in.")
+    gap_BT = asked.gaps()
+    if enumerated_gaps.needed(model, asked):
+        row_N, place_N = gap_BT.nonzero().T
+        return Filled(row_N, place_N, enumerated_gaps.fill(model, asked).clamp_max(0.0))
     parts = [_fill_rows(model, part) for part in model.row_parts(asked)]
-    gap_BT = _gaps(asked)
     weight_NV = torch.cat(parts)
     total_N1 = weight_NV.sum(1, keepdim=True)
     # In an impossible row there is nothing to divide by.
@@ -90,19 +93,9 @@ def _log_prob(model: Questions, asked: Asked) -> Tensor:
     return widened(log_prob_BT).sum(1)
 
 
-def _gaps(asked: Asked) -> Tensor:
-    """Which tokens are missing, padding left out."""
-    assert asked.missing_BT is not None
-    if asked.lengths_B is None:
-        return asked.missing_BT
-    return asked.missing_BT & (
-        torch.arange(asked.ids_BT.shape[1], device=asked.ids_BT.device) < asked.lengths_B[:, None]
-    )
-
-
 def _fill_rows(model: Questions, asked: Asked) -> Tensor:
     """p(word at a gap | the rest) of the gaps of some rows, N×V, but for a factor a gap."""
-    gap_BT = _gaps(asked)
+    gap_BT = asked.gaps()
     if not bool(gap_BT.any()):
         return next(model.parameters()).new_zeros(0, model.config.vocab_size)
     chain = chain_of(model, asked)

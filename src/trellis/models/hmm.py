@@ -63,6 +63,8 @@ class HMM(Questions):
             )
         model = cls(placed(config, data_dir), seed, support_of(config, text, tokenizer, seed))
         model.config = replace(model.config, network=config.network)  # wherever it lay
+        if model.memory is not None:
+            model.memory.keep_frequent(text.ids)
         if model.ngrams is not None:
             model.ngrams.count(text.ids, tokenizer.eos_id)
         model.encoder.begin_with(torch.from_numpy(text.ids[: config.states].astype("int64")))
@@ -77,7 +79,9 @@ class HMM(Questions):
         made = kinds[:1] if len(set(kinds)) == 1 else each
         vectors = [f"{config.encoder} vectors of {config.width}"] if config.roles() else []
         memory = [f"memory of {counted(config.memory, 'word')}"] if config.memory else []
+        memory += [f"of {config.memory_words:,} frequent ones"] if config.memory_words else []
         memory += [f"counted {config.ngrams}-grams"] if config.ngrams else []
+        memory += [f"cache of {counted(config.cache, 'word')}"] if config.cache else []
         return [counted(config.states, "state"), *blocks, *made, *vectors, *memory, *super().described()]
 
     @torch.no_grad()
@@ -93,9 +97,9 @@ class HMM(Questions):
 
     @torch.no_grad()
     def all_pairs(self) -> Tensor:
-        """p(next state | state), whole, S×S; where states remember a word, whichever word it was."""
+        """p(next state | state), whole, S×S; where states remember a word, whichever it was, without n-grams."""
         self._check_size("as one table: ask for those of some states, by transition_rows()")
-        if self.config.remembered > 1:
+        if self.config.memory > 1:
             raise TrellisError("states that remember several words have no table of pairs: ask about texts.")
         return self.transition_rows(self.everything())
 

@@ -15,6 +15,7 @@ from trellis.models.starts import STARTS
 from trellis.models.transitions import TRANSITIONS
 from trellis.settings import nearest
 
+LARGEST_CACHE = 2**16  # words: a batch looks at all of them for each of its tokens
 LARGEST = 2**17  # states of a dense HMM: their transition alone takes 64 GB
 
 
@@ -48,8 +49,11 @@ class HMMConfig(ModelConfig):
     bias: bool = False  # low-rank emission: a bias a word
     memory: int = 0  # last words that the next state depends on too: 0 is a plain HMM; needs a transition of vectors
     memory_dropout: float = 0.0  # share of the remembered words' vectors left out of a training batch
+    memory_words: int | None = None  # remembers only so many words, the most frequent ones; None is all of them
     ngrams: int = 0  # longest n-gram of those counted in the training text and mixed into the next block and word, as
-    # Kneser–Ney has them: 0 is none, 5 is usual; needs model.memory and model.transition=hierarchical
+    # Kneser–Ney has them: 0 is none, 5 is usual; needs model.memory, and with blocks model.transition=hierarchical
+    cache: int = 0  # last words that are expected to come again, mixed into counted n-grams: 0 is none, 500 to 2000 are
+    # usual; needs model.ngrams, and where a text's documents are its sentences, training.shuffle=false
     dropout: float = 0.0  # share of every block's states left out of a training batch
     init_scale: float | None = None  # spread of fresh vectors; by default width^-1/2 if networks end in a norm, and
     # else width^-1/4; embeddings of pretrained have the spread of its own words
@@ -84,10 +88,21 @@ class HMMConfig(ModelConfig):
             raise TrellisError("model.memory with model.support=dense needs every state: leave model.dropout out.")
         if self.memory_dropout and not self.memory:
             raise TrellisError("model.memory_dropout needs a memory: set model.memory=1.")
+        if self.memory_words is not None and not (self.memory and 1 <= self.memory_words <= self.vocab_size):
+            raise TrellisError(
+                f"model.memory_words must lie between 1 and the vocabulary's {self.vocab_size:,}, beside "
+                f"model.memory=1 or more, not {self.memory_words}."
+            )
         if self.ngrams and not 2 <= self.ngrams <= 9:
             raise TrellisError(f"model.ngrams must be 0, or lie between 2 and 9 words, not {self.ngrams}.")
-        if self.ngrams and not (self.memory and self.transition == "hierarchical"):
-            raise TrellisError("model.ngrams needs model.memory=1 or more, and model.transition=hierarchical.")
+        if self.ngrams and not (self.memory and (self.transition == "hierarchical" or self.support == "dense")):
+            raise TrellisError(
+                "model.ngrams needs model.memory=1 or more, and with blocks model.transition=hierarchical."
+            )
+        if self.cache and not 1 <= self.cache <= LARGEST_CACHE:
+            raise TrellisError(f"model.cache must lie between 0 and {LARGEST_CACHE:,} words, not {self.cache}.")
+        if self.cache and not self.ngrams:
+            raise TrellisError("model.cache is mixed into counted n-grams: set model.ngrams=5, or leave it out.")
 
     def _check_names(self) -> None:
         choices: dict[str, Collection[str]] = {
@@ -166,7 +181,7 @@ class HMMConfig(ModelConfig):
     @property
     def remembered(self) -> int:
         """How many of the last words a state carries on."""
-        return max(self.memory, self.ngrams - 1)
+        return max(self.memory, self.ngrams - 1, self.cache)
 
     def roles(self) -> set[str]:
         """What the states' vectors are needed for: leaving, entering, emitting, starting."""

@@ -11,11 +11,15 @@ cross T alone. The last token of a row is not divided by N: that belongs to the 
 from __future__ import annotations
 
 import math
+from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trellis.errors import TrellisError
 from trellis.inference import Dense
 from trellis.ops import walks
 from trellis.ops.log_pulls import log_pull_shared
@@ -54,12 +58,53 @@ class Contexts(NamedTuple):
 
 
 class Memory(nn.Module):
-    """A vector for each word at each of the places that are remembered."""
+    """A vector for each word at each of the places that are remembered; of all words, or of the most frequent ones."""
+
+    kept_W: Tensor | None  # the words that have a vector, ascending; None: all
 
     def __init__(self, config: HMMConfig) -> None:
         super().__init__()
-        self.words = nn.Parameter(torch.zeros(config.memory, config.vocab_size, config.width))
-        self.dropout = config.memory_dropout
+        self.vocab_size, self.dropout = config.vocab_size, config.memory_dropout
+        many = config.memory_words or config.vocab_size
+        self.words = nn.Parameter(torch.zeros(config.memory, many, config.width))
+        self.register_buffer("kept_W", torch.arange(many) if config.memory_words else None)
+
+    def keep_frequent(self, ids: NDArray[np.integer]) -> None:
+        """Have vectors for the words that are most frequent in a text; of those as frequent, for the first ones."""
+        if self.kept_W is not None:
+            most_V = np.argsort(-np.bincount(ids, minlength=self.vocab_size), kind="stable")
+            self.kept_W.copy_(torch.from_numpy(np.sort(most_V[: len(self.kept_W)])))
+
+    def check(self, tables: dict[str, Tensor], where: str | PathLike[str]) -> None:
+        """Refuse words that are none of the vocabulary's."""
+        kept_W = tables.get("kept_W")
+        if kept_W is not None and not bool(
+            ((kept_W >= 0) & (kept_W < self.vocab_size)).all() & (kept_W.diff() > 0).all()
+        ):
+            raise TrellisError(f"the remembered words in {where} are not this model's: restore its model.safetensors.")
+
+    def contexts(self, before_BM: Tensor, ids_BT: Tensor, block_V: Tensor | None = None) -> Contexts:
+        """What is remembered of rows that begin after these words, the newest first.
+
+        Words without a vector are all the same, but for their blocks: one of them stands for all.
+        """
+        if self.kept_W is None:
+            return Contexts.of(before_BM, ids_BT, self.vocab_size)
+        standing_V = torch.arange(self.vocab_size, device=ids_BT.device)
+        forgotten_N = (self._rows() < 0).nonzero().flatten()
+        block_N = torch.zeros_like(forgotten_N) if block_V is None else block_V[forgotten_N]
+        one_M = standing_V.scatter(0, block_N, forgotten_N)  # as many as there are words are enough for all blocks
+        standing_V[forgotten_N] = one_M[block_N]
+        before_BM, ids_BT = (
+            torch.where(words < 0, words, standing_V[words.clamp_min(0)]) for words in (before_BM, ids_BT)
+        )
+        return Contexts.of(before_BM, ids_BT, self.vocab_size)
+
+    def _rows(self) -> Tensor:
+        """Of each word the row of its vector, V; −1 where it has none."""
+        assert self.kept_W is not None
+        places_W = torch.arange(len(self.kept_W), device=self.kept_W.device)
+        return torch.full((self.vocab_size,), -1, device=self.kept_W.device).scatter(0, self.kept_W, places_W)
 
     def vectors(self, words_KM: Tensor) -> Tensor:
         """d_x of these contexts, K×R; while learning, as dropout leaves them."""
@@ -68,6 +113,8 @@ class Memory(nn.Module):
 
     def whole_vectors(self, words_KM: Tensor) -> Tensor:
         """d_x of these contexts, K×R; a word that is not there adds nothing."""
+        if self.kept_W is not None:
+            words_KM = torch.where(words_KM < 0, words_KM, self._rows()[words_KM.clamp_min(0)])
         there_KM1 = (words_KM >= 0).unsqueeze(-1)
         chosen = [
             words_VR.index_select(0, words_K.clamp_min(0)) * there_K1

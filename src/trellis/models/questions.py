@@ -14,7 +14,7 @@ from trellis.inference import Chain, Filtered, KBest, Paths, Smoothed
 from trellis.inference.brief import brief
 from trellis.inference.chain import check_lengths
 from trellis.inference.forward import possible
-from trellis.models import generation
+from trellis.models import enumerated_gaps, generation
 from trellis.models.asking import Asked, count, state_of_rows, texts_asked
 from trellis.models.chain_of import chain_of
 from trellis.models.distributions import Distributions
@@ -68,7 +68,7 @@ class Questions(Distributions):
         """log p(token | tokens before it), B×T, and the state to carry on from.
 
         Where a token's state is given it is that of token and state. Differentiable, but for tokens missing from a
-        model with blocks.
+        model with blocks, or that remembers more than a word.
         """
         if missing_BT is not None and labels_BT is None:
             return self._ask(inference.score, ids_BT, state, lengths_B, missing_BT)
@@ -212,6 +212,8 @@ class Questions(Distributions):
     ) -> T:
         """Ask a question of the batch's chain; with gaps and very many states, of some rows at a time."""
         asked = Asked.of(self, ids_BT, lengths_B, missing_BT, state)
+        if question in enumerated_gaps.ANSWERS and enumerated_gaps.needed(self, asked):
+            return cast(T, enumerated_gaps.ANSWERS[question](self, asked))
         parts = [question(chain_of(self, part), *more) for part in self.row_parts(asked)]
         return parts[0] if len(parts) == 1 else cast(T, _joined(parts))
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from trellis.errors import InputError, TrellisError
 from trellis.inference import BlockPairs, Chain, Dense
 from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried, not_begun
+from trellis.models.counted_ngrams import CountedNGrams, Found, mixed
 from trellis.models.encoders import Vectors
-from trellis.models.memory import MISSING, NONE, Contexts, Memory, last_words, leaving, log_gap_matrix, log_totals
+from trellis.models.memory import MISSING, NONE, Memory, leaving, log_gap_matrix, log_totals
 from trellis.ops import walks
 from trellis.ops.evidence import row_sums
 from trellis.ops.precision import widened
@@ -51,18 +52,27 @@ class Remembered(NamedTuple):
             )
         return cls(state[:, :states], words_BM)
 
+    def moving(self, model: Distributions) -> Tensor:
+        """The words on which it depends how the state is left; n-grams and caches may look further back."""
+        return self.words_BM[:, : model.config.memory]
+
     def joined(self) -> Tensor:
         """The state that is carried on."""
         return torch.cat([self.belief_BS, self.words_BM.to(self.belief_BS)], 1)
 
 
 def refuse_gaps(model: Distributions) -> None:
-    """Refuse to sum over more words than one, and over tables of words and states that do not fit in memory."""
-    if model.config.memory > 1:
+    """Refuse to sum over a word that is remembered beyond a step."""
+    if model.config.memory > 1 or model.ngrams is not None:
         raise TrellisError(
-            f"a gap in a text would be summed over all {model.config.memory}-word memories: ask a model with "
-            "model.memory=1."
+            "states that remember more than a word answer score, filter, smooth and fill alone about texts with gaps: "
+            "for paths, draws and constraints, or to go on after a gap, ask a model with model.memory=1 and no "
+            "model.ngrams."
         )
+
+
+def refuse_large_sums(model: Distributions) -> None:
+    """Refuse to sum over tables of words and states that do not fit in memory."""
     words, states = model.config.vocab_size, model.config.states
     if model.support is None and words * states > LARGEST_SUM:
         raise TrellisError(
@@ -91,7 +101,7 @@ class _Steps:
         return self.model.kept("gap", self._log_gap)
 
     def _log_gap(self) -> Tensor:
-        refuse_gaps(self.model)
+        refuse_large_sums(self.model)
         return log_gap_matrix(self.transition, self._log_emission(), self.log_enter_of_all())
 
     def _log_emission(self) -> Tensor:
@@ -107,7 +117,7 @@ class _Steps:
 
     def of_all_words(self) -> tuple[Tensor, Tensor, Tensor]:
         """T, S×S, and what `leaving` gives of every word, both V×S."""
-        refuse_gaps(self.model)
+        refuse_large_sums(self.model)
         return self.transition.matrix_SS, *leaving(self.transition, self.model.log_emission(), self.log_enter_of_all())
 
     def log_enter_of_all(self) -> Tensor:
@@ -119,7 +129,7 @@ def push(model: Distributions, state: Tensor) -> Tensor:
     """p(next state | all before), B×S."""
     steps = _Steps(model, model.vectors(model.everything))
     before = Remembered.of(model, state, len(state))
-    log_enter_BS = steps.log_enter(before.words_BM)
+    log_enter_BS = steps.log_enter(before.moving(model))
     first = _First(steps, before, log_totals(steps.transition, log_enter_BS))
     log_pushed_BS = first.log_pushed()
     lost_B = (log_pushed_BS == -torch.inf).any(1) & ~first.fresh_B
@@ -134,7 +144,7 @@ def log_push(model: Distributions, state_S: Tensor) -> Tensor:
     """The logarithm of that, of one row, in float64."""
     steps = _Steps(model, model.vectors(model.everything))
     before = Remembered.of(model, state_S[None], 1)
-    log_enter_1S = steps.log_enter(before.words_BM)
+    log_enter_1S = steps.log_enter(before.moving(model))
     first = _First(steps, before, log_totals(steps.transition, log_enter_1S))
     log_enter_S = torch.zeros_like(log_enter_1S[0]) if bool(first.after_gap_B[0]) else log_enter_1S[0]
     return first.exactly(0) + widened(log_enter_S - first.least_B1[0])
@@ -151,6 +161,8 @@ class _First:
         self.belief_BS, fresh_B1 = carried(before.belief_BS)
         self.fresh_B = torch.zeros_like(self.belief_BS[:, 0], dtype=torch.bool) if fresh_B1 is None else fresh_B1[:, 0]
         self.after_gap_B = (before.words_BM == MISSING).any(1)
+        if bool(self.after_gap_B.any()):
+            refuse_gaps(steps.model)
         least_B1 = log_total_BS.detach().amin(1, keepdim=True)
         moderate_B1 = (least_B1.abs() < MODERATE) | (self.fresh_B | self.after_gap_B)[:, None]
         self.least_B1 = torch.where(moderate_B1, 0.0, least_B1)
@@ -214,16 +226,22 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
     batch, time = asked.ids_BT.shape
     steps = _Steps(model, model.vectors(model.everything))
     before = Remembered.of(model, asked.state, batch)
+    if model.ngrams is not None and asked.missing_BT is not None:
+        refuse_gaps(model)
     ids_BT = asked.ids_BT if asked.missing_BT is None else asked.ids_BT.masked_fill(asked.missing_BT, MISSING)
-    contexts = Contexts.of(before.words_BM, ids_BT, model.config.vocab_size)
+    contexts = cast(Memory, model.memory).contexts(before.moving(model), ids_BT)
     log_enter_KS = steps.log_enter(contexts.words_KM)
     log_total_KS = log_totals(steps.transition, log_enter_KS)
     log_columns_NS, index_BT, _ = model.columns(
         asked.ids_BT, lambda words_N: model.emission.columns(steps.vectors, steps.everything, words_N)
     )
+    if model.ngrams is not None:
+        found = model.ngrams.before_tokens(before.words_BM, asked.ids_BT, model.block_V)
+        log_columns_NS, index_BT = counted_columns(model.ngrams, found, log_columns_NS, index_BT, steps.everything)
     missing_BT = torch.zeros_like(ids_BT, dtype=torch.bool) if asked.missing_BT is None else asked.missing_BT
     last_B = asked.lengths_B if asked.lengths_B is not None else torch.full((batch,), time, device=ids_BT.device)
-    inside_BT = torch.arange(1, time + 1, device=ids_BT.device) < last_B[:, None]  # but for the last token
+    places_T = torch.arange(time, device=ids_BT.device)
+    inside_BT = places_T + 1 < last_B[:, None]  # but for the last token
     after_gap_BT = torch.cat([(before.words_BM == MISSING).any(1)[:, None], missing_BT[:, :-1]], 1)[:, :time]
     ahead_BT = torch.where(inside_BT & ~missing_BT, contexts.place_BT1[:, 1:], -1)
     evidence_NS = row_sums(  # in the order of a walk: time first
@@ -236,8 +254,8 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
     if time > 0 and bool(first.least_B1.any()):  # the factor of the first beliefs is taken back at their tokens
         less_BT = torch.nn.functional.pad(first.least_B1, (0, time - 1))
         evidence_NS = evidence_NS - less_BT.T.flatten()[:, None]
-    # A gap at the end of a row is never left: of a longer memory it needs no sum, which there is none of.
-    no_gap = asked.missing_BT is None or (model.config.memory > 1 and not bool(after_gap_BT[:, 1:].any()))
+    # A gap at the end of a row is never left, and needs no sum.
+    no_gap = asked.missing_BT is None or not bool((after_gap_BT & (places_T < last_B[:, None])).any())
     return Chain(
         log_first_BS,
         steps.transition if no_gap else _with_gaps(steps, after_gap_BT),
@@ -249,6 +267,20 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
         log_first=log_first,
         ahead=Ahead(log_total_KS, ahead_BT),
     )
+
+
+def counted_columns(
+    ngrams: CountedNGrams, found: Found, log_columns_NJ: Tensor, index_BT: Tensor, states_NJ: Tensor
+) -> tuple[Tensor, Tensor]:
+    """log p(word | state) with counted n-grams mixed in, a row for each token, time first; and which row is whose.
+
+    `states_NJ` are the states of these rows, or of all rows.
+    """
+    batch, time = index_BT.shape
+    gate_NJ = ngrams.word_states[states_NJ] + ngrams.word_kinds[found.kind.T.flatten()].unsqueeze(1)
+    log_own_NJ = log_columns_NJ.index_select(0, index_BT.T.flatten())
+    log_mixed_NJ = mixed(log_own_NJ, found.log_word.T.flatten().unsqueeze(1), gate_NJ)
+    return log_mixed_NJ, torch.arange(batch * time, device=index_BT.device).view(time, batch).T
 
 
 def _log_first(steps: _Steps, asked: Asked, first: _First) -> tuple[Tensor, Callable[[int], Tensor] | None]:
@@ -268,6 +300,7 @@ def _log_first(steps: _Steps, asked: Asked, first: _First) -> tuple[Tensor, Call
 
 def _with_gaps(steps: _Steps, after_gap_BT: Tensor) -> BlockPairs:
     """Two matrices: the plain one, and the one after a word that was not seen."""
+    refuse_gaps(steps.model)
     into_PSS = torch.stack([steps.transition.matrix_SS.T, steps.gap().T])
     log_into_PSS = torch.stack([steps.transition.log_matrix_SS.T, steps.log_gap().T]).detach()
     return BlockPairs(into_PSS, after_gap_BT.long(), lambda chosen_N: widened(log_into_PSS[chosen_N]))
@@ -277,7 +310,9 @@ def carrying(before: Remembered, ids_BT: Tensor, last_B: Tensor) -> Callable[[Te
     """From beliefs after each row's last token to the state carried on; a row without tokens ends as it began."""
 
     def carry(final_BS: Tensor) -> Tensor:
-        words_BM = last_words(before.words_BM, ids_BT)[torch.arange(len(last_B), device=last_B.device), last_B]
+        all_BN = torch.cat([before.words_BM.flip(1), ids_BT], 1)  # the words after a row's last token are its padding
+        places_M = torch.arange(before.words_BM.shape[1] - 1, -1, -1, device=last_B.device)
+        words_BM = all_BN.gather(1, last_B[:, None] + places_M)
         belief_BS = torch.where((last_B > 0)[:, None], final_BS, before.belief_BS)
         return Remembered(belief_BS, words_BM).joined()
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from trellis.errors import TrellisError
 from trellis.inference import Chain, Streamed, Transition
 from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried
 from trellis.inference.transitions import Piece, crossings
@@ -45,7 +44,7 @@ from trellis.models.counted_ngrams import CountedNGrams, Found, mixed
 from trellis.models.encoders import Vectors
 from trellis.models.lists import CountedBlocks, Crossing, Words
 from trellis.models.memory import MISSING, Contexts, Memory, last_words
-from trellis.models.remembering import Remembered, carrying, refuse_gaps
+from trellis.models.remembering import Remembered, carrying, counted_columns, refuse_gaps
 from trellis.models.supports import Support
 from trellis.models.transitions import HierarchicalTransition, LowRankTransition
 from trellis.ops.evidence import row_sums
@@ -94,22 +93,22 @@ class _Left(NamedTuple):
 def remembering_block_chain(model: Distributions, support: Support, asked: Asked) -> Chain:
     """A chain whose steps cross the plain matrices between blocks; with tokens missing, they are made as crossed."""
     before = Remembered.of(model, asked.state, len(asked.ids_BT))
+    if model.ngrams is not None and (asked.missing_BT is not None or bool((before.words_BM == MISSING).any())):
+        refuse_gaps(model)
     if asked.missing_BT is not None:
-        _refuse_uncounted(model)
         return _streamed_chain(model, asked, before)
     plain = asked._replace(state=None if asked.state is None else before.belief_BS)
     crossing, list_BT, pair_BT = block_crossing(model, support, asked, plain.state)
     transition = block_pairs(model, crossing._replace(weighed=True), pair_BT)
-    newest_BM = before.words_BM[:, : model.config.memory]
-    contexts = Contexts.of(newest_BM, asked.ids_BT, model.config.vocab_size)
-    left = _Left.of(cast(Memory, model.memory), contexts, list_BT, pair_BT)
+    memory = cast(Memory, model.memory)
+    contexts = memory.contexts(before.moving(model), asked.ids_BT, support.block_V)
+    left = _Left.of(memory, contexts, list_BT, pair_BT)
     weights = _weights(model, crossing, left, transition.into_PJK)
     log_columns_NJ, index_BT, _ = block_columns(model, support, crossing.to, crossing.block_G, asked.ids_BT)
     evidence = _Evidence(log_columns_NJ, index_BT, weights.log_leave(), left.step_BT)
     found = None
     if model.ngrams is not None:
-        contexts_BTL = model.ngrams.along(before.words_BM, asked.ids_BT, support.block_V)[:, :-1]
-        found = model.ngrams.look_up(contexts_BTL, asked.ids_BT, support.block_V)
+        found = model.ngrams.before_tokens(before.words_BM, asked.ids_BT, support.block_V)
         evidence = _counted(model.ngrams, found, evidence, weights, crossing.to.lists_NK[list_BT])
     batch, time = asked.ids_BT.shape
     last_B = asked.lengths_B if asked.lengths_B is not None else index_BT.new_full((batch,), time)
@@ -179,17 +178,15 @@ def _counted(
     ngrams: CountedNGrams, found: Found, evidence: _Evidence, weights: _Weights, states_BTK: Tensor
 ) -> _Evidence:
     """The same with counted n-grams mixed in, which differ from token to token: a row for each, time first."""
-    log_block_N1, log_word_N1, kind_N1 = (number_BT.T.flatten()[:, None] for number_BT in found)
-    batch, time = evidence.index_BT.shape
-    states_NK, index_N = states_BTK.transpose(0, 1).flatten(0, 1), evidence.index_BT.T.flatten()
-    word_gate_NJ = ngrams.word_states[states_NK] + ngrams.word_kinds[kind_N1]
-    log_columns_NJ = mixed(evidence.log_columns_NJ.index_select(0, index_N), log_word_N1, word_gate_NJ)
+    states_NK = states_BTK.transpose(0, 1).flatten(0, 1)
+    log_columns_NJ, row_BT = counted_columns(ngrams, found, evidence.log_columns_NJ, evidence.index_BT, states_NK)
+    log_block_N1, _, kind_N1 = (number_BT.T.flatten()[:, None] for number_BT in found)
+    batch = len(row_BT)
     # From the states of every token but the last ones to the block of the next.
     block_gate_NK = ngrams.block_states[states_NK[: len(states_NK) - batch]] + ngrams.block_kinds[kind_N1[batch:]]
     step_N = evidence.step_BT[:, 1:].T.flatten()
     log_block_NK = mixed(weights.log_block_QK.index_select(0, step_N), log_block_N1[batch:], block_gate_NK)
     log_leave_NK = log_block_NK - weights.log_total_QK.index_select(0, step_N)
-    row_BT = torch.arange(batch * time, device=index_N.device).view(time, batch).T
     return _Evidence(log_columns_NJ, row_BT, log_leave_NK, (row_BT - batch).clamp_min(-1))
 
 
@@ -260,7 +257,7 @@ def _log_first(
 
 def _first_words(model: Distributions, before: Remembered, found: Found | None) -> Words:
     """What the words before each row add; of blocks, the counts are those of its first token's block alone."""
-    moved_BR = cast(Memory, model.memory).vectors(before.words_BM[:, : model.config.memory])
+    moved_BR = cast(Memory, model.memory).vectors(before.moving(model))
     if model.ngrams is None or found is None:
         return Words(moved_BR)
     log_block_BM = found.log_block[:, :1].expand(-1, model.ngrams.blocks)
@@ -271,35 +268,32 @@ def _first_words(model: Distributions, before: Remembered, found: Found | None) 
 # Tokens that are missing, and what is asked between tokens: nothing here learns.
 
 
-def _refuse_uncounted(model: Distributions) -> None:
-    if model.ngrams is not None:
-        raise TrellisError(
-            f"a gap in a text would be summed over all {model.config.ngrams}-grams: ask a model without model.ngrams."
-        )
-
-
 def _words(model: Distributions, words_NM: Tensor) -> Words:
     """What these last words add to how states are left."""
     memory, ngrams, support = cast(Memory, model.memory), model.ngrams, model.support
     moved_NR = memory.vectors(words_NM[:, : model.config.memory])
     if ngrams is None or support is None:
         return Words(moved_NR)
-    contexts_NL = ngrams.contexts(words_NM, support.block_V)
-    log_block_NM, kind_N = ngrams.blocks_after(contexts_NL, support.block_V)
+    log_block_NM, kind_N = ngrams.blocks_after(words_NM, support.block_V)
     return Words(moved_NR, CountedBlocks(ngrams.block_states, ngrams.block_kinds[kind_N], log_block_NM))
 
 
-def _gaps(model: Distributions, vectors: Vectors, among_V: Tensor | None = None) -> BlockGaps:
+def _gaps(model: Distributions, vectors: Vectors) -> BlockGaps:
     refuse_gaps(model)
-    return BlockGaps(model, vectors, among_V)
+    return BlockGaps(model, vectors)
 
 
-def _steps_after(model: Distributions, vectors: Vectors, words_M: Tensor) -> tuple[Stepper, Stepper]:
-    """How states are left after these words: matrices into lists of states, and their float64 logarithms."""
+def _steps_after(
+    model: Distributions, vectors: Vectors, words_M: Tensor, added: Words | None = None
+) -> tuple[Stepper, Stepper]:
+    """How states are left after these words: matrices into lists of states, and their float64 logarithms.
+
+    What the words add may have been `added` up for many rows at once.
+    """
     if bool((words_M == MISSING).any()):
         gaps = _gaps(model, vectors)
         return gaps.into, gaps.log_into
-    return stepper(model, vectors, _words(model, words_M[None]))
+    return stepper(model, vectors, added or _words(model, words_M[None]))
 
 
 class StreamedAfterWords(Streamed):
@@ -371,9 +365,12 @@ def push(model: Distributions, state: Tensor) -> Tensor:
     distinct_UN, place_B = state.unique(dim=0, return_inverse=True)
     belief_US, words_UM = Remembered.of(model, distinct_UN, len(distinct_UN))
     belief_US, _ = carried(belief_US)
+    if bool((words_UM == MISSING).any()):
+        refuse_gaps(model)
+    added = _words(model, words_UM)
     pushed = [
-        push_into(_steps_after(model, vectors, words_M)[0], belief_S, lists_MK)
-        for belief_S, words_M in zip(belief_US, words_UM, strict=True)
+        push_into(_steps_after(model, vectors, words_M, added.row(row))[0], belief_S, lists_MK)
+        for row, (belief_S, words_M) in enumerate(zip(belief_US, words_UM, strict=True))
     ]
     return torch.stack(pushed)[place_B] if pushed else belief_US
 
@@ -397,7 +394,7 @@ def rows_after(model: Distributions, states_N: Tensor, words_NM: Tensor) -> Tens
 @torch.no_grad()
 def rows_after_any_word(model: Distributions, states_N: Tensor, among_V: Tensor | None = None) -> Tensor:
     """p(next state | state), N×S, whichever word the state emitted; of some words, p(one of these, next | state)."""
-    gaps = _gaps(model, model.vectors(model.everything), among_V)
+    gaps = BlockGaps(model, model.vectors(model.everything), among_V)
     found_NS = next(model.parameters()).new_empty(len(states_N), model.config.states)
     for place_N, part_MJ in crossings(torch.arange(len(states_N), device=states_N.device)[None], all_lists(model)):
         found_NS[place_N[:, None], part_MJ.flatten()] = gaps.into(states_N[place_N], part_MJ).T

@@ -62,14 +62,10 @@ class Steps(ABC):
 
 def steps_of(model: HMM, class_V: NDArray[np.int32], classes: int) -> Steps:
     """Those of a model, whether or not its states remember words."""
-    if model.config.memory > 1:
+    if model.config.memory > 1 or model.ngrams is not None:
         raise TrellisError(
-            f"a constraint would be summed over all {model.config.memory}-word memories: ask a model with "
-            "model.memory=1, or none."
-        )
-    if model.ngrams is not None:
-        raise TrellisError(
-            f"a constraint would be summed over all {model.config.ngrams}-grams: ask a model without model.ngrams."
+            "gaps, words further on and constraints would be summed over all that this model remembers: ask one with "
+            "model.memory=1 and no model.ngrams, or `trellis fill` about a single gap."
         )
     if model.memory is None:
         return Plain(model, class_V, classes)
