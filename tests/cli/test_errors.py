@@ -347,6 +347,12 @@ def test_a_memory_longer_than_the_text_or_its_windows_is_refused(refused, place)
     assert "model.memory=3 is longer than windows of 3 can show" in refused(
         *memory, "training.batching=windows", "training.length=3"
     )
+    blocks = ("model.support=brown", "model.blocks=2", "model.states=4", "model.transition=hierarchical")
+    cache = (*blocks, "model.memory=1", "model.ngrams=2", "model.cache=500", "training.batching=windows")
+    assert "model.cache=500 is longer than windows of 64 can show" in refused(*memory, *cache, "training.length=64")
+    assert "model.ngrams=5 is longer than windows of 4 can show" in refused(
+        *memory, "model.memory=1", "model.ngrams=5", "training.batching=windows", "training.length=4"
+    )
 
 
 @pytest.mark.parametrize("size", [2**40, 2**63 - 1])

@@ -58,6 +58,8 @@ def test_states_remember_a_word_of_a_long_text_of_words():
     assert model_for(10**6, 10**4, {"memory": 0})["memory_dropout"] == 0.0
     assert model_for(10**6, 10**4, {"dropout": 0.5})["memory"] == 0, "which would not go together"
     assert model_for(10**5, 10**4, {"memory": 2, "memory_dropout": 0.1})["memory_dropout"] == 0.1
+    for looking_back in ({"ngrams": 5}, {"ngrams": 5, "cache": 500}, {"memory_words": 9}):
+        assert model_for(10**5, 10**4, {"memory": 1, **looking_back})["transition"] == "low_rank"
     for told in ({}, {"memory": 0}, {"memory": 2}, {"dropout": 0.5}, {"states": 4}):
         HMMConfig(10**4, **(model_for(10**6, 10**4, told) | told))
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SETTINGS = {
     "data": "corpus valid test data_dir tokenizer vocab_size min_count max_tokens valid_tokens labels",
     "model": "kind states support blocks unclustered start transition emission encoder width parameters shared "
-    "monolithic layers skip relu norm heads network inputs bias memory memory_dropout ngrams dropout init_scale",
+    "monolithic layers skip relu norm heads network inputs bias memory memory_dropout memory_words ngrams "
+    "cache dropout init_scale",
     "training": "method batching batch_size length shuffle accumulate epochs seed lr network_lr betas weight_decay "
     "clip schedule warmup final patience factor full_batch step_size tolerance smoothing objective init restarts "
     "restart_steps validations checkpoint_every keep precision device",
@@ -190,13 +191,15 @@ def _check_restarts(config: RunConfig) -> None:
 
 
 def _check_memory(config: RunConfig) -> None:
-    """Refuse, before any slow work, windows in which a memory of words is never full."""
-    memory, length = getattr(config.model, "memory", 0), config.training.length
-    if config.training.batching == "windows" and length is not None and 0 < memory >= length:
-        raise TrellisError(
-            f"model.memory={memory} is longer than windows of {length} can show: set training.length above it, or "
-            "training.batching=streams."
-        )
+    """Refuse, before any slow work, windows in which a memory or a cache of words is never full."""
+    length = config.training.length
+    for name, extra in (("memory", 0), ("ngrams", 1), ("cache", 0)):
+        words = getattr(config.model, name, 0) - extra  # of an n-gram one is the word itself
+        if config.training.batching == "windows" and length is not None and 0 < words >= length:
+            raise TrellisError(
+                f"model.{name}={words + extra} is longer than windows of {length} can show: set training.length above "
+                "it, or training.batching=streams."
+            )
 
 
 def _check_model(config: RunConfig, shape: ModelConfig) -> None:
@@ -289,8 +292,9 @@ def _next(config: RunConfig, protocol: str) -> list[str]:
     answers, folder = model_class(config.model.kind), config.folder
     has_test = config.data.test is not None or config.data.corpus in NAMES
     files = [config.data.corpus] if isinstance(config.data.corpus, str) else config.data.corpus
-    too_large = getattr(config.model, "states", 0) > LARGEST_DENSE  # for a long run of its own
-    measured_on = "".join(f" --corpus {shlex.quote(file)}" for file in files) if too_large else ""
+    # Too many states for all pairs of them, or what follows one depends on more words than can be summed over.
+    on_text = getattr(config.model, "states", 0) > LARGEST_DENSE or getattr(config.model, "memory", 0) > 1
+    measured_on = "".join(f" --corpus {shlex.quote(file)}" for file in files) if on_text else ""
     return [
         *([f"trellis inspect {folder}{measured_on}"] if hasattr(answers, "tables") else []),
         *([f"trellis sample {folder}"] if hasattr(answers, "sample") else []),

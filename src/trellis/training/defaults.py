@@ -41,7 +41,18 @@ REMEMBERING = 1.45  # times the work of a step, where states remember a word
 UPDATES = 300  # at least, in a run, however small the text is
 VALIDATIONS = 20  # about, in a long run: each may save a model
 WORK = 1.2e13  # multiplications and additions of a run: a minute and a half on two cores
-FREE = {"kind", "states", "memory", "memory_dropout", "bias", "dropout", "init_scale"}  # go with any such choice
+FREE = {
+    "kind",
+    "states",
+    "memory",
+    "memory_dropout",
+    "memory_words",
+    "ngrams",
+    "cache",
+    "bias",
+    "dropout",
+    "init_scale",
+}  # settings that go with any such choice
 CHOSEN = ("batching", "batch_size", "length", "epochs", "lr", "weight_decay", "validations")  # of training
 
 
