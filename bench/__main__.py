@@ -125,7 +125,8 @@ def _encode(plan: Plan, patience: Patience, quiet: bool) -> dict[str, Any]:
 
 
 def _remember(plan: Plan, patience: Patience, quiet: bool) -> list[dict[str, Any]]:
-    with Progress("memory", 2 * plan.rounds * len(plan.memory), unit="turns", quiet=quiet) as bar:
+    turns = plan.rounds * sum(len(memory.entries(problem)) for problem in plan.memory)
+    with Progress("memory", turns, unit="turns", quiet=quiet) as bar:
         return memory.compare(plan.memory, plan.rounds, plan.limit, patience, _teller(bar))
 
 

@@ -12,9 +12,13 @@ from bench.problem import Problem
 from bench.quiet import Patience
 from bench.race import Lap, Rules, take_turns
 
-PLAIN, MEMORY = "plain", "memory of a word"
+PLAIN, MEMORY, FREQUENT = "plain", "a word", "a frequent word"
 DROPOUT = 0.3  # of the words' vectors, as in training
-HEAD = ["model", "plain: tokens/s", "median", "memory: tokens/s", "median", "× plain", "median", "peak MB", "quiet"]
+FREQUENT_WORDS = 2048  # that are remembered, of the last kind
+HEAD = [
+    "model", "remembers", "plain: tokens/s", "median", "memory: tokens/s", "median", "× plain", "median", "peak MB",
+    "quiet",
+]  # fmt: skip
 
 Sizes = tuple[Problem | BlockedProblem, ...]
 
@@ -26,22 +30,23 @@ def sizes() -> Sizes:
 
 def quick_sizes() -> Sizes:
     """The same in seconds."""
-    blocked = BlockedProblem(64, 8, words=100, batch=2, length=8, width=16)
-    return Problem(states=16, words=50, batch=4, length=8, rank=8), blocked
+    blocked = BlockedProblem(64, 8, words=32, batch=2, length=8, width=16)
+    return Problem(states=16, words=32, batch=4, length=8, rank=8), blocked
 
 
-def entries(problem: Problem | BlockedProblem) -> tuple[Entry, Entry]:
-    """The model without a memory, and with one."""
-    told: tuple[dict[str, Any], ...] = ({}, {"memory": 1, "memory_dropout": DROPOUT})
+def entries(problem: Problem | BlockedProblem) -> list[Entry]:
+    """The model without a memory, with one of all words, and with one of the frequent words."""
+    memory = {"memory": 1, "memory_dropout": DROPOUT}
+    few = {**memory, "memory_words": FREQUENT_WORDS}
+    told: tuple[dict[str, Any], ...] = ({}, memory, few)
     if isinstance(problem, Problem):
         where, settings = "trellis_encoders:Encoded", [{"settings": {"encoder": "table", **more}} for more in told]
     else:
         where, settings = "trellis_blocked:Blocked", [{"settings": more} for more in told]
-    plain, memory = (
+    return [
         Entry(name, where, ("torch",), "low-rank parts", options=options)
-        for name, options in zip((PLAIN, MEMORY), settings, strict=True)
-    )
-    return plain, memory
+        for name, options in zip((PLAIN, MEMORY, FREQUENT), settings, strict=True)
+    ]
 
 
 def truth(problem: Problem | BlockedProblem, entry: Entry) -> float:
@@ -58,7 +63,7 @@ def truth(problem: Problem | BlockedProblem, entry: Entry) -> float:
 def compare(
     wanted: Sizes, rounds: int, limit: float, patience: Patience, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Both models of every size, in turns."""
+    """All models of every size, in turns."""
     rules, found = Rules(rounds, limit, patience, passes=("step",), say=say), []
     for problem in wanted:
         laps = [
@@ -70,23 +75,24 @@ def compare(
     return found
 
 
-def times_plain(models: list[Results], which: str = "best_seconds") -> float | None:
+def times_plain(plain: Results, memory: Results, which: str = "best_seconds") -> float | None:
     """How many times as long a step takes with a memory."""
-    plain, memory = (lap["step"].get(which) for lap in models)
-    return quotient(memory, plain)
+    return quotient(memory["step"].get(which), plain["step"].get(which))
 
 
 def memory_sheets(found: list[Results]) -> list[Sheet]:
-    """A row a size."""
-    return [Sheet("A memory of a word", HEAD, [_row(**one) for one in found])]
+    """A row a size and a memory."""
+    rows = [_row(one["problem"], one["models"][0], memory) for one in found for memory in one["models"][1:]]
+    return [Sheet("A memory of a word", HEAD, rows)]
 
 
-def _row(problem: Results, models: list[Results]) -> Row:
+def _row(problem: Results, plain: Results, memory: Results) -> Row:
     size = f"{problem['states']:,} states × {problem['words']:,} words"
     blocks = f", {problem['blocks']} blocks" if "blocks" in problem else ""
-    steps = [lap["step"] for lap in models]
+    models, steps = (plain, memory), [plain["step"], memory["step"]]
+    begin = [size + blocks, memory["contender"]]
     if failed := [lap["failure"] or lap["step"]["failure"] for lap in models if "failure" in lap["step"]]:
-        return [size + blocks, failed[0], *["–"] * (len(HEAD) - 3), quiet(steps)]
+        return [*begin, failed[0], *["–"] * (len(HEAD) - 4), quiet(steps)]
     rates = [number(step[name]) for step in steps for name in ("tokens_per_second", "median_tokens_per_second")]
-    ratios = [number(times_plain(models, which)) for which in ("best_seconds", "median_seconds")]
-    return [size + blocks, *rates, *ratios, megabytes(steps[1]["peak_bytes"]), quiet(steps)]
+    ratios = [number(times_plain(plain, memory, which)) for which in ("best_seconds", "median_seconds")]
+    return [*begin, *rates, *ratios, megabytes(steps[1]["peak_bytes"]), quiet(steps)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bench.contenders import Precision
+from bench.contenders import Precision, versions
 from bench.contenders.trellis_hmm import Trained
 from bench.problem import Problem
 from trellis.models import HMM, HMMConfig
@@ -43,7 +43,7 @@ def llama(words: int, width: int, layers: int, heads: int, positions: int) -> It
 
 def model_of(problem: Problem, settings: dict[str, Any]) -> HMM:
     """A model by an encoder, as wide as the problem's rank; a pretrained network is as wide, and has four layers."""
-    shape: dict[str, Any] = {**LOW_RANK, "width": problem.rank, **settings}
+    shape: dict[str, Any] = {**LOW_RANK, "width": problem.rank, **versions.fitting(settings, problem.words)}
     if settings["encoder"] != "pretrained":
         return HMM(HMMConfig(problem.words, problem.states, **shape), problem.seed)
     with llama(problem.words, problem.rank, 4, max(1, problem.rank // 32), problem.states) as network:

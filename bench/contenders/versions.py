@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,7 +43,15 @@ def blocked(problem: BlockedProblem, **settings: Any) -> Any:
         return old.BlockedHMM(config, problem.seed, support)
     shape |= {"support": "brown", "encoder": "residual", "bias": True, "start": "low_rank", "emission": "low_rank"}
     shape["transition"] = "low_rank" if problem.transition == "flat" else "hierarchical"
-    return HMM(HMMConfig(problem.words, problem.states, **shape, **settings), problem.seed, support)
+    return HMM(
+        HMMConfig(problem.words, problem.states, **shape, **fitting(settings, problem.words)), problem.seed, support
+    )
+
+
+def fitting(settings: Mapping[str, Any], words: int) -> dict[str, Any]:
+    """These settings, which remember no more words than there are: a toy problem has few."""
+    fewer = {"memory_words": min(settings["memory_words"], words)} if "memory_words" in settings else {}
+    return {**settings, **fewer}
 
 
 def in_precision(precision: str) -> AbstractContextManager[object]:

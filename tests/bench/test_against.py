@@ -63,7 +63,7 @@ def test_every_training_row_is_compared():
         "blocked": ["Trellis blocked, hierarchical", "Trellis blocked, flat"],
         "kernels": [f"{model}, {path}, float32" for model in ("low-rank", "blocked") for path in ("native", "PyTorch")],
         "encoders": [entry.name for entry in encoder_entries()],
-        "memory": ["plain", "memory of a word"] * 2,
+        "memory": ["plain", "a word", "a frequent word"] * 2,
         "categorical": [],
         "steering": [],
     }

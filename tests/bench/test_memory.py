@@ -6,7 +6,18 @@ import torch
 from bench import report
 from bench.__main__ import main
 from bench.blocked_problem import BlockedProblem
-from bench.memory import MEMORY, PLAIN, entries, memory_sheets, quick_sizes, times_plain, truth
+from bench.contenders import versions
+from bench.memory import (
+    FREQUENT,
+    FREQUENT_WORDS,
+    MEMORY,
+    PLAIN,
+    entries,
+    memory_sheets,
+    quick_sizes,
+    times_plain,
+    truth,
+)
 from bench.problem import Problem
 
 from .test_tables import OLD, timing
@@ -25,15 +36,23 @@ def threads():
 
 @pytest.mark.parametrize("problem", [DENSE, BLOCKED], ids=["dense", "blocked"])
 def test_both_models_find_their_exact_likelihood_and_only_one_learns_of_words(problem):
-    plain, memory = entries(problem)
-    assert (plain.name, memory.name) == (PLAIN, MEMORY)
-    for entry in (plain, memory):
+    plain, memory, frequent = entries(problem)
+    assert (plain.name, memory.name, frequent.name) == (PLAIN, MEMORY, FREQUENT)
+    for entry in (plain, memory, frequent):
         ours = entry.build(problem)
         assert ours.evaluate() == pytest.approx(truth(problem, entry), rel=1e-5)
         for _ in range(3):
             ours.step()
         assert ours.evaluate() > truth(problem, entry)
-        assert (ours.model.memory is not None and bool(ours.model.memory.words.any())) == (entry is memory)
+        assert (ours.model.memory is not None and bool(ours.model.memory.words.any())) == (entry is not plain)
+
+
+def test_frequent_words_are_a_fraction_of_all_or_all_that_there_are():
+    problem = Problem(states=4, words=FREQUENT_WORDS + 1, batch=1, length=2, rank=2)
+    *_, frequent = entries(problem)
+    kept_W = frequent.build(problem).model.memory.kept_W
+    assert kept_W.tolist() == list(range(FREQUENT_WORDS))  # of the problem's frequencies, the highest
+    assert versions.fitting({"memory_words": FREQUENT_WORDS, "memory": 1}, 12) == {"memory_words": 12, "memory": 1}
 
 
 def laps(*seconds):
@@ -53,13 +72,13 @@ FOUND = [
 
 
 def test_times_are_those_of_the_plain_step():
-    assert times_plain(FOUND[0]["models"]) == pytest.approx(1.2)
-    assert times_plain(FOUND[1]["models"]) is None
+    assert times_plain(*FOUND[0]["models"]) == pytest.approx(1.2)
+    assert times_plain(*FOUND[1]["models"]) is None
     (sheet,) = memory_sheets(FOUND)
     assert sheet.rows[0] == [
-        "512 states × 32,000 words", "2,000", "1,000", "1,667", "833", "1.2", "1.2", "5", "2/4"
+        "512 states × 32,000 words", "a word", "2,000", "1,000", "1,667", "833", "1.2", "1.2", "5", "2/4"
     ]  # fmt: skip
-    assert sheet.rows[1][:2] == ["16,384 states × 10,000 words, 128 blocks", "it broke"]
+    assert sheet.rows[1][:3] == ["16,384 states × 10,000 words, 128 blocks", "a word", "it broke"]
     assert all(len(row) == len(sheet.head) for row in sheet.rows)
 
 
