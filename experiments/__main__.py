@@ -58,6 +58,10 @@ def _run(
         str | None,
         typer.Option(metavar="SEEDS", help="How many, as 3, or which, as 42,52,62. (default: those of the study)"),
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="PRECISION", help="bf16 or float32, what is quicker here. (default: as the recipe says)"),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Make recorded runs once more, and compare; records stay as they are.")
     ] = False,
@@ -68,7 +72,7 @@ def _run(
     their results go to a folder `again` among the runs; delete it, or choose another --runs, to make them yet again.
     """
     torch.set_num_threads(threads)  # for measuring; runs are told
-    place = _place(budget, runs, data_dir, threads)
+    place = _place(budget, runs, data_dir, threads, precision)
     recipes = spread(chosen(study(name)(place.budget), only), seeds)
     if place.budget != "smoke" and not again:
         commit_of(ROOT)  # refuse now what could not be recorded later
@@ -141,7 +145,8 @@ def _went_well(name: str, end: str) -> bool:
 
 def _record_run(run: Path, name: str, place: Place, command: str, code: Path = ROOT, *, again: bool = False) -> None:
     commit = "none: a smoke test" if place.budget == "smoke" else _commit(code, run, again)
-    command += f"{' --again' if again else ''} --data-dir DATA --threads {place.threads}"
+    precision = f" --precision {place.precision}" if place.precision else ""
+    command += f"{' --again' if again else ''} --data-dir DATA --threads {place.threads}{precision}"
     tested = any(base(recipe.name) == base(name) for one in TESTED for recipe in study(one)(place.budget))
     path = place.result(name)
     say(f"{record(run, path, command=command, threads=place.threads, commit=commit, tested=tested)}")
@@ -283,12 +288,14 @@ def _report() -> None:
     say(f"{report(HERE, ROOT / 'docs' / 'results.md')}")
 
 
-def _place(budget: str, runs: Path | None, data_dir: str | None, threads: int) -> Place:
+def _place(budget: str, runs: Path | None, data_dir: str | None, threads: int, precision: str | None = None) -> Place:
     wanted = budget_of(budget)
     runs = (runs or Path("runs") / wanted).absolute()
     if wanted == "smoke" and data_dir is None:
         data_dir = str(runs / "data")
-    return default_place(wanted, runs, data_dir, threads)
+    if precision not in (None, "bf16", "float32"):
+        raise TrellisError(f"--precision {precision} is not known: write bf16 or float32.")
+    return default_place(wanted, runs, data_dir, threads, precision)
 
 
 def main() -> None:

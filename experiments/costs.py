@@ -22,6 +22,7 @@ KINDS = {
     "HMM": "#1b6ca8",
     "HMM with a memory of words": "#d9822b",
     "and n-grams": "#2e8b57",
+    "and a cache": "#8e3b8e",
 }
 ABOUT = """Every recorded run on the Penn Treebank by the minutes of one core that it had learnt for, at each of its
 validations. A run whose learning rate has not fallen yet is worse than a shorter one that has ended, so what a time
@@ -37,7 +38,7 @@ def section(results: Results, path: Path) -> list[str]:
     _draw(runs, path)
     rows = ([f"{minutes:g}", *(_best(runs, kind, minutes) for kind in KINDS)] for minutes in BUDGETS)
     shown = f"![Validation perplexity by minutes]({path.parent.name}/{path.name})\n"
-    return [ABOUT, *table(["minutes", *KINDS], rows), "", shown]
+    return [ABOUT, *table(["minutes", *KINDS], rows), "", _buys(runs), shown]
 
 
 def _runs(results: Results) -> dict[str, Result]:
@@ -57,6 +58,7 @@ def _ngrams(run: Result) -> str:
     """What one of the ideas is called beside other models; its own label says only what it adds to the row before."""
     model, decay = run["config"]["model"], run["config"]["training"]["weight_decay"]
     said = f"{model['ngrams']}-grams" if model.get("ngrams") else "a word, half of it dropped"
+    said += f", cache of {model['cache']:,}" if model.get("cache") else ""
     return f"{said}, {power(model['states'])}" + (f", decay {decay:g}" if decay else "")
 
 
@@ -65,7 +67,7 @@ def _kind(run: Result) -> str:
     if model["kind"] != "hmm":
         return "n-gram or network"
     if model.get("ngrams"):
-        return "and n-grams"
+        return "and a cache" if model.get("cache") else "and n-grams"
     return "HMM with a memory of words" if model.get("memory") else "HMM"
 
 
@@ -85,6 +87,35 @@ def _best(runs: dict[str, Result], kind: str, minutes: float) -> str:
         if spent <= minutes
     ]
     return "" if not within else "{:.1f} ({})".format(*min(within))
+
+
+def _buys(runs: dict[str, Result]) -> str:
+    """When an HMM is the better buy, in a sentence."""
+    network, *kinds = KINDS
+    said = []
+    for about, some in (("an HMM", kinds), ("one without a cache", kinds[:-1]), ("a plain one", kinds[:1])):
+        spans = [f"from {begin:.1f} to {end:.1f}" for begin, end in _lower(runs, some, network)]
+        said.append(f"{about} {' and '.join(spans) or 'at no time'}")
+    return (
+        f"So the better buy, in minutes of one core, is {', '.join(said)}; else it is an n-gram model or a network.\n"
+    )
+
+
+def _lower(runs: dict[str, Result], kinds: list[str], other: str) -> list[tuple[float, float]]:
+    """The minutes in which the lowest perplexity of some kinds is below that of another; to the last that was run."""
+    points = sorted((spent, perplexity, _kind(run)) for run in runs.values() for spent, perplexity in _line(run))
+    ours = theirs = float("inf")
+    spans: list[list[float]] = []
+    ahead = False
+    for spent, perplexity, kind in points:
+        ours = min(ours, perplexity) if kind in kinds else ours
+        theirs = min(theirs, perplexity) if kind == other else theirs
+        if ours < theirs and not ahead:
+            spans.append([spent, points[-1][0]])
+        elif ahead and ours >= theirs:
+            spans[-1][1] = spent
+        ahead = ours < theirs
+    return [(begin, end) for begin, end in spans]
 
 
 def _draw(runs: dict[str, Result], path: Path) -> None:

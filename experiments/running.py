@@ -37,6 +37,9 @@ class Place:
     rates: Path  # the outcomes of searches for learning rates
     data_dir: str | None = None  # where the corpora lie; None is the environment's TRELLIS_DATA
     threads: int = 1  # of every run
+    precision: str | None = (
+        None  # of every run's products, where this processor is quicker in another; None: as written
+    )
 
     def result(self, name: str) -> Path:
         """The file of a recorded run."""
@@ -47,11 +50,13 @@ class Place:
         return self.runs / name / "finished.json"
 
 
-def default_place(budget: Budget, runs: Path, data_dir: str | None = None, threads: int = 1) -> Place:
+def default_place(
+    budget: Budget, runs: Path, data_dir: str | None = None, threads: int = 1, precision: str | None = None
+) -> Place:
     """Where results that count are committed; those of the smoke budget stay beside their runs."""
     home = runs if budget == "smoke" else HERE
     results = home / "results" if budget == "smoke" else home / "results" / budget
-    return Place(budget, runs, results, home / "rates.yaml", data_dir, threads)
+    return Place(budget, runs, results, home / "rates.yaml", data_dir, threads, precision)
 
 
 def state_of(recipe: Recipe, place: Place) -> State:
@@ -74,7 +79,8 @@ def train(name: str, config: RunConfig, place: Place) -> End:
     """Train one run to its end, from wherever it stands; one that another process trains is left alone."""
     folder = place.runs / name
     data = dataclasses.replace(config.data, data_dir=place.data_dir)
-    config = dataclasses.replace(config, data=data, out=str(folder))
+    training = dataclasses.replace(config.training, precision=place.precision or config.training.precision)
+    config = dataclasses.replace(config, data=data, training=training, out=str(folder))
     if place.finished(name).exists():
         _check_same(folder, config)
         return "finished"

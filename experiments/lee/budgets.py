@@ -73,6 +73,10 @@ SHAPES = {
     "linear-split": Shape("split H", LINEAR),
     "linear-single": Shape("single H", {**LINEAR, "shared": True}),
     "memory-1": Shape("split H, memory of a word", {**LINEAR, "memory": 1}),
+    "memory-1-frequent": Shape(
+        "split H, memory of a frequent word", {**LINEAR, "memory": 1, "memory_words": 2048}, "memory-1"
+    ),
+    "memory-1-ngrams-5": Shape("split H, memory of a word, 5-grams", {**LINEAR, "memory": 1, "ngrams": 5}, "memory-1"),
     "memory-2": Shape("split H, memory of two words", {**LINEAR, "memory": 2}, "memory-1"),
     "mlp-psi": Shape("MLP ψ", {**NETWORK, "encoder": "mlp"}),
     "mlp-iota": Shape("MLP ι", {**NETWORK, "encoder": "mlp", "monolithic": True}),
@@ -82,6 +86,11 @@ SHAPES = {
     "blocked-table": Shape("blocked, split H", {**BLOCKED, "encoder": "table"}, states=2**12),
     "blocked-memory-1": Shape(
         "blocked, split H, memory of a word", {**BLOCKED, "encoder": "table", "memory": 1}, "blocked-table"
+    ),
+    "blocked-memory-1-ngrams-5": Shape(
+        "blocked, split H, memory of a word, 5-grams",
+        {**BLOCKED, "encoder": "table", "memory": 1, "ngrams": 5},
+        "blocked-table",
     ),
     "pretrained": Shape("TRF ι of a language model", {**LINEAR, "encoder": "pretrained"}),
 }
@@ -164,7 +173,7 @@ def _config(budget: Budget, shape: str, states: int, tokens: int | None, changes
         power = parts.get("parameters")
         width = int(power.removeprefix("2^")) - 16 if power else width_of(budget)
         parts |= {"width": width, "parameters": None} if parts else {}
-        parts |= {"blocks": 8} if "blocks" in parts else {}
+        parts |= {name: 8 for name in ("blocks", "memory_words") if name in parts}
         states //= 8
     if "width" in parts and "encoder" not in parts:
         parts["width"] = min(states, parts["width"])  # of a table, more would gain nothing

@@ -23,6 +23,9 @@ RUNS = {
     "ptb-4096-memory-1-memory_dropout-0.5-ngrams-5-decay-0.1-4-epochs": run(
         "hmm", 290.0, [[10, 125.0], [20, 122.0]], decay=0.1, memory=1, ngrams=5, states=4096
     ),
+    "ptb-32768-memory-1-memory_dropout-0.5-ngrams-5-cache-1000-decay-0.1-10-epochs": run(
+        "hmm", 3600.0, [[10, 97.0], [20, 95.0]], decay=0.1, memory=1, ngrams=5, cache=1000, states=2**15
+    ),
 }
 NGRAMS = "122.0 (5-grams, 2^12, decay 0.1)"
 
@@ -34,12 +37,24 @@ def rows_of(found, tmp_path):
 
 def test_each_time_has_the_best_of_each_kind_within_it(tmp_path):
     rows = rows_of(RUNS, tmp_path)
-    assert rows["1"] == ["150.0 (KN 5-gram)", "", "", ""]  # the other text's is not there
-    assert rows["2"] == ["150.0 (KN 5-gram)", "190.0 (hierarchical, 2^12)", "", ""]
-    assert rows["5"] == ["150.0 (KN 5-gram)", "170.0 (hierarchical, 2^12)", "160.0 (a word, 2^12)", NGRAMS]
-    assert rows["10"] == ["150.0 (KN 5-gram)", "140.0 (hierarchical, 2^14)", "160.0 (a word, 2^12)", NGRAMS]
+    assert rows["1"] == ["150.0 (KN 5-gram)", "", "", "", ""]  # the other text's is not there
+    assert rows["2"] == ["150.0 (KN 5-gram)", "190.0 (hierarchical, 2^12)", "", "", ""]
+    assert rows["5"] == ["150.0 (KN 5-gram)", "170.0 (hierarchical, 2^12)", "160.0 (a word, 2^12)", NGRAMS, ""]
+    assert rows["10"] == ["150.0 (KN 5-gram)", "140.0 (hierarchical, 2^14)", "160.0 (a word, 2^12)", NGRAMS, ""]
     assert rows["100"][0] == "90.0 (2x256 LSTM)"
+    assert rows["100"][4] == "95.0 (5-grams, cache of 1,000, 2^15, decay 0.1)"
     assert (tmp_path / "page" / "costs.png").stat().st_size > 10_000
+
+
+def test_when_an_hmm_is_the_better_buy_is_said(tmp_path):
+    lines = costs.section(Results("laptop", RUNS), tmp_path / "page" / "costs.png")
+    (said,) = (line for line in lines if "better buy" in line and line.startswith("So"))
+    # Kneser–Ney's point is at 0.05 minutes, the LSTM's 90 at 100; the plain model's 140 at 10, n-grams' 125 at 2.4
+    assert "an HMM from 2.4 to 100.0, one without a cache from 2.4 to 100.0" in said
+    assert "a plain one from 10.0 to 100.0" in said
+    assert "an HMM at no time, one" in costs._buys({"KN": RUNS["ptb-kneser-ney"]})
+    ahead = costs._buys({"KN": RUNS["ptb-kneser-ney"], "HMM": RUNS["ptb-hierarchical-16384-m128"]})
+    assert "from 10.0 to 10.0" in ahead  # as far as it was run
 
 
 def test_a_processors_minutes_count_where_they_are_known(tmp_path):

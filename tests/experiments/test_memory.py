@@ -2,13 +2,17 @@
 
 import dataclasses
 
+import pytest
+
 from experiments import memory
+from experiments.budgets import CONFIGS
 from experiments.chiu import figure3
 from experiments.chiu import table1 as chiu_table1
 from experiments.lee.budgets import SEEDS, TOKENS
 from experiments.lee.studies import table1
-from experiments.recipes import studies
+from experiments.recipes import settings_of, studies
 from experiments.results import Results
+from trellis.config import load
 
 
 def test_every_study_has_a_title():
@@ -29,10 +33,11 @@ def test_rows_differ_in_what_they_remember_and_in_the_rate_alone():
     assert searched == ["linear-split", "memory-1", "memory-1"]
 
 
-def test_blocked_rows_differ_in_their_memory_alone():
-    plain, word = (recipe.config for recipe in memory.words("laptop") if "blocks" in recipe.label)
+def test_blocked_rows_differ_in_their_memory_and_counts_alone():
+    plain, word, counted = (recipe.config for recipe in memory.words("laptop") if "blocks" in recipe.label)
     assert dataclasses.replace(plain.model, memory=1) == word.model
-    assert (plain.training, plain.data) == (word.training, word.data)
+    assert dataclasses.replace(word.model, ngrams=5) == counted.model
+    assert (plain.training, plain.data) == (word.training, word.data) == (counted.training, counted.data)
 
 
 def test_the_model_without_a_memory_is_a_row_of_lees_study_and_not_run_again():
@@ -68,6 +73,9 @@ def test_each_idea_is_the_one_before_and_one_thing_more():
         {"model.states": 2**15, "training.epochs": 10.0},
         {"training.weight_decay": 0.25, "training.epochs": 8.0},
         {"data.corpus": "wikitext-2", "model.states": 2**14, "training.weight_decay": 0.1},
+        {"model.cache": 2000, "training.shuffle": False},
+        {"data.corpus": "ptb", "model.states": 2**12, "model.cache": 1000, "training.epochs": 4.0},
+        {"model.states": 2**15, "training.epochs": 10.0},
     ]
     for before, after, changes in zip(rows[:-1], rows[1:], wanted, strict=True):
         for name, value in changes.items():
@@ -82,8 +90,9 @@ def test_those_that_are_tested_stand_in_other_studies_too():
     known = {recipe.name: recipe.config for recipe in (*chiu_table1("laptop"), *memory.ideas("laptop"))}
     rows = memory.best("laptop")
     assert [known[recipe.name] for recipe in rows] == [recipe.config for recipe in rows]
-    assert [recipe.config.model.ngrams for recipe in rows] == [0, 5, 0, 5]
-    assert [recipe.config.data.corpus for recipe in rows] == ["ptb", "ptb", "wikitext-2", "wikitext-2"]
+    assert [recipe.config.model.ngrams for recipe in rows] == [0, 5, 5, 0, 5, 5]
+    assert [recipe.config.model.cache for recipe in rows] == [0, 0, 1000, 0, 0, 2000]
+    assert [recipe.config.data.corpus for recipe in rows] == ["ptb"] * 3 + ["wikitext-2"] * 3
 
 
 def result(perplexity):
@@ -103,3 +112,10 @@ def test_the_page_has_the_mean_and_the_spread_of_seeds_and_draws_lines_of_both(t
     assert "| a word, 64 | 1 | 1562.5 |" in text
     assert "| a word | 0 of 1 |" in text  # all of the text
     assert [path.name for path in (tmp_path / "results-memory").iterdir()] == ["states-laptop.png"]
+
+
+@pytest.mark.parametrize(("place", "name"), [(2, "ptb-memory"), (5, "wikitext-2-memory")])
+def test_the_best_of_each_text_is_shipped(place, name):
+    shipped = settings_of(load(CONFIGS / f"{name}.yaml"))
+    shipped["training"]["keep"] = 1  # checkpoint: a study keeps fewer
+    assert settings_of(memory.best("laptop")[place].config) == shipped

@@ -186,3 +186,8 @@ def test_a_recorded_run_is_compared_setting_by_setting():
     assert unlike({"model": {"states": 8}, "seed": 0}, wanted) == []
     assert unlike({"model": {"states": 4}, "seed": 0}, wanted) == ["model.states=4 and not 8"]
     assert unlike({"model": {"gone": 1}}, wanted) == ["model.gone=1 and not None"]
+    precise = {"training": {"precision": "float32", "lr": 0.1}, "model": {"precision": 1}}
+    assert unlike({"training": {"precision": "bf16", "lr": 0.2}, "model": {"precision": 2}}, precise) == [
+        "training.lr=0.2 and not 0.1",
+        "model.precision=2 and not 1",
+    ]

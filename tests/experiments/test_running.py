@@ -21,6 +21,7 @@ from experiments.running import check_code, default_place, state_of, train
 from experiments.smoke import write_texts
 from trellis import TrellisError
 from trellis.folders import one_at_a_time
+from trellis.training.precision import bf16_works
 
 COMMANDS = [shlex.split(line) for line in re.search(r"```sh\n(.*?)```", HEAD, re.DOTALL)[1].splitlines()]
 
@@ -66,6 +67,22 @@ def test_every_run_is_recorded_whole(runs):
         assert result["curve"][-1][0] == result["updates"]
         assert "data_dir" not in result["config"]["data"]
         assert str(runs) not in json.dumps(result)
+
+
+def test_products_have_the_precision_that_suits_the_processor(tmp_path):
+    if not bf16_works():
+        pytest.skip("bf16 products crash on this processor")
+    name = "smoke-wikitext-2-feed-forward"
+    asked = ("run", "chiu.table1", "--budget", "smoke", "--only", name, "--runs", tmp_path, "--threads", 1)
+    said, code = give(*asked, "--precision", "bf16")
+    assert code == 0, said
+    found = results(tmp_path)[name]
+    assert found["config"]["training"]["precision"] == "bf16"
+    assert found["command"].endswith("--threads 1 --precision bf16")
+    said, _ = give(*asked)  # in float32, as the recipe says
+    assert "recorded, skipped" in said
+    with pytest.raises(TrellisError, match="--precision half is not known: write bf16 or float32"):
+        give(*asked, "--precision", "half")
 
 
 def test_a_row_of_table_1_is_tested_too(tmp_path):
