@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from trellis import TrellisError
 from trellis.models import HMM, HMMConfig, load_model
-from trellis.models.counted_ngrams import TIMES
+from trellis.models.counted_ngrams import ROUNDING, SHARES, TIMES
 from trellis.models.memory import NONE
 from trellis.models.ngram_counts import discounts
 from trellis.models.word_cache import LEVELS
@@ -51,8 +51,8 @@ class Counter:
         counts = [self.count(gram) for gram in self.seen[length]]
         return [0.0, *discounts(np.array(counts + [0] * (WORDS - len(counts)) if length == 1 else counts))]
 
-    def words(self, history, discounts_of):
-        """q of every word after a history, the newest last, and the kind of that."""
+    def words(self, history, discounts_of, backoffs=None):
+        """q of every word after a history, the newest last, and the kind of that; Kneser–Ney's own without backoffs."""
         history, probs, kind = tuple(history), [1 / WORDS] * WORDS, 0
         for length in range(1, self.order + 1):
             context = history[len(history) - length + 1 :] if length <= len(history) + 1 else None
@@ -63,9 +63,12 @@ class Counter:
                 continue
             taken = [discounts_of(length)[min(found, 3)] for found in counts]
             left = sum(taken) / total
-            probs = [(c - t) / total + left * p for c, t, p in zip(counts, taken, probs, strict=True)]
-            kind = (length - 1) * TIMES + min(TIMES - 1, int(math.log2(total)))
-        return torch.tensor(probs, dtype=torch.float64), kind
+            share = min(SHARES - 1, int(left * SHARES + ROUNDING))
+            kind = ((length - 1) * TIMES + min(TIMES - 1, int(math.log2(total)))) * SHARES + share
+            odds = left / (1 - left) * (1.0 if backoffs is None else backoffs[kind].exp())
+            kept = [(c - t) / total / (1 - left) for c, t in zip(counts, taken, strict=True)]
+            probs = [(k + odds * p) / (1 + odds) for k, p in zip(kept, probs, strict=True)]
+        return torch.stack([torch.as_tensor(p, dtype=torch.float64) for p in probs]), kind
 
 
 def counting(order=3, memory=1, cache=0, seed=0, end=END, support="brown", **changes):
@@ -114,7 +117,7 @@ def dense_stepping(model, words):
 def chances(model, counter, words):
     """p(z′ | z, words), S×S, and p(word | z′, words), V×S, by the formulas; the newest word last."""
     ngrams, one_hot = model.ngrams, torch.nn.functional.one_hot(BLOCK).double()
-    q, kind = counter.words([END, *words], counter.discounts_of)
+    q, kind = counter.words([END, *words], counter.discounts_of, ngrams.backoffs)
     if ngrams.cache is not None:
         q, kind = with_cache(ngrams.cache, words, q, kind)
     in_block = q @ one_hot
@@ -269,7 +272,7 @@ def test_while_learning_each_token_is_predicted_by_the_counts_of_all_others():
     one_hot = torch.nn.functional.one_hot(BLOCK).double()
     for place, word in enumerate(TEXT.tolist()):
         counter = Counter(3, without=place)
-        q, kind = counter.words([END, *TEXT[:place].tolist()], everything.discounts_of)
+        q, kind = counter.words([END, *TEXT[:place].tolist()], everything.discounts_of, ngrams.backoffs)
         block = (q @ one_hot)[BLOCK[word]]
         assert_close(found.log_block[0, place], block.log())
         assert_close(found.log_word[0, place], (q[word] / block).log())

@@ -6,10 +6,11 @@ With the words h before a token and Kneser–Ney's q (Chen & Goodman 1999), a bl
     p(w | z′, h) = (1 − f) p(w | z′) + f q(w | h) / q(b | h)
 
 Both are distributions, so the model is an exact HMM over a state and the last words, tied through what was counted. A
-dense model has the second alone: all its words are one block. A
-gate is the logistic function of a number a state plus a number for what is known of h: how many words of it were seen
-before, and how often. While the model learns, each token is predicted by the counts of all others: the text that is
-learnt was counted, and would know itself by heart.
+dense model has the second alone: all its words are one block. A gate is the logistic function of a number a state plus
+a number for the kind of h: how many words of it were seen before, how often, and which share Kneser–Ney leaves to
+shorter contexts. It would leave too much beside states, which know what is usual; so that share is learnt too, from
+Kneser–Ney's on: its odds are multiplied by a number a kind. While the model learns, each token is predicted by the
+counts of all others: the text that is learnt was counted, and would know itself by heart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, softplus
 
 from trellis.errors import TrellisError
-from trellis.models.ngram_counts import LAST_KEY, NOTHING, Order, count, discounts
+from trellis.models.ngram_counts import NOTHING, Order, count
+from trellis.models.ngram_tables import Explicit, Length
 from trellis.models.word_cache import LEVELS, WordCache
 from trellis.progress import Progress
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
 
 TIMES = 8  # kinds of contexts by how often they were seen: once, twice or thrice, four to seven times, …
+SHARES = 4  # kinds by the share that they leave to shorter contexts: up to a quarter, a half, …
+ROUNDING = 1e-9  # more than a sum of counts is off by
 PRECISE = 40.0  # from there on a softplus is its argument, in float64 too
 LEAST = -1e30  # a logarithm as good as that of nothing, from which others may be taken
 BLOCK_GATE, WORD_GATE = -0.85, 0.0  # the gates of a fresh model: 0.3 and 0.5
@@ -79,77 +83,6 @@ class Found(NamedTuple):
     kind: Tensor
 
 
-class _Length(NamedTuple):
-    """The n-grams of one length. A last row of each table stands for what was never seen.
-
-    key_N         sorted: number of the context · V + word
-    seen_N        how often each was seen
-    before_N      after how many different words
-    discount_4    what is taken of a count of 0, 1, 2, and 3 or more
-    total_C       of each context, the sum of its counts
-    taken_C       the sum of their discounts
-    block_key_D   sorted: number of the context · M + block
-    block_total_D, block_taken_D  the same sums over the words of that block
-    """
-
-    key_N: Tensor
-    seen_N: Tensor
-    before_N: Tensor
-    discount_4: Tensor
-    total_C: Tensor
-    taken_C: Tensor
-    block_key_D: Tensor
-    block_total_D: Tensor
-    block_taken_D: Tensor
-
-    @classmethod
-    def of(cls, order: Order, contexts: int, block_V: NDArray[np.int64], blocks: int) -> _Length:
-        """Tables of the n-grams of one length, which have so many contexts."""
-        vocab_size, count_N = len(block_V), order.counts()
-        discount_4 = np.array([0.0, *discounts(count_N)])
-        taken_N = discount_4[np.minimum(count_N, 3)]
-        context_N, word_N = np.divmod(order.key_N, vocab_size)
-        block_key_D, block_N = np.unique(context_N * blocks + block_V[word_N], return_inverse=True)
-        tables = (
-            np.append(order.key_N, LAST_KEY),
-            np.append(order.seen_N, 0),
-            np.append(order.before_N, 0),
-            discount_4,
-            np.bincount(context_N, count_N, minlength=contexts + 1),
-            np.bincount(context_N, taken_N, minlength=contexts + 1),
-            np.append(block_key_D, LAST_KEY),
-            np.append(np.bincount(block_N, count_N), 0.0),
-            np.append(np.bincount(block_N, taken_N), 0.0),
-        )
-        return cls(*(torch.from_numpy(table) for table in tables))
-
-    def find(self, context: Tensor, word: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """The number of each n-gram, and whether there is one; NOTHING has no number as a context."""
-        return _find(self.key_N, context, word, vocab_size)
-
-    def shares(self, at: Tensor, hit: Tensor, gone: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The count of each n-gram, and what its own token adds to that, if `gone` of the words before go with it.
-
-        What was never counted, as a word that the text does not have, takes nothing with it.
-        """
-        seen, before = self.seen_N[at] * hit, self.before_N[at] * hit
-        counted = torch.where(before > 0, before, seen)
-        if gone is None:
-            return counted, torch.zeros_like(counted)
-        before, seen = before - gone, (seen - 1).clamp_min(0)
-        return counted, counted - torch.where(before > 0, before, seen)
-
-    def discount(self, counted: Tensor) -> Tensor:
-        """What is taken of a count."""
-        return self.discount_4[counted.clamp_max(3)]
-
-
-def _find(key_N: Tensor, context: Tensor, item: Tensor, items: int) -> tuple[Tensor, Tensor]:
-    wanted = context * items + item
-    at = torch.searchsorted(key_N, wanted)
-    return at, (key_N[at] == wanted) & (context >= 0)
-
-
 class CountedNGrams(nn.Module):
     """The counts of a text's n-grams, and the gates by which they are mixed into the distributions of states."""
 
@@ -161,7 +94,8 @@ class CountedNGrams(nn.Module):
         super().__init__()
         self.order, self.vocab_size, self.blocks = config.ngrams, config.vocab_size, blocks
         self.word_states = nn.Parameter(torch.zeros(config.states))
-        kinds = self.order * TIMES
+        kinds = self.order * TIMES * SHARES
+        self.backoffs = nn.Parameter(torch.zeros(kinds))
         self.cache = WordCache(config.cache, kinds) if config.cache else None
         kinds *= LEVELS if config.cache else 1
         self.word_kinds = nn.Parameter(torch.full((kinds,), WORD_GATE))
@@ -172,7 +106,7 @@ class CountedNGrams(nn.Module):
         for length in range(1, self.order + 1):
             many = self.vocab_size if length == 1 else 0
             self.take(length, torch.arange(many), *torch.zeros(2, many, dtype=torch.int64))
-        self._made: tuple[object, list[_Length]] | None = None
+        self._made: tuple[object, list[Length]] | None = None
 
     def take(self, length: int, key_N: Tensor, seen_N: Tensor, before_N: Tensor) -> None:
         """These n-grams of one length for those that there are; their counts take half of the room."""
@@ -243,7 +177,6 @@ class CountedNGrams(nn.Module):
             numbers.append(at_BN.masked_fill(~hit_BN | (all_BN == self.end), NOTHING))
         return torch.stack(numbers, -1)
 
-    @torch.no_grad()
     def look_up(self, contexts: Tensor, words: Tensor, block_V: Tensor) -> Found:
         """What the counts say of words after contexts, whose last dimension is the numbers of one context.
 
@@ -256,21 +189,22 @@ class CountedNGrams(nn.Module):
         prob_block = torch.bincount(block_V, minlength=self.blocks)[block] * prob_word
         kind = torch.zeros_like(words)
         for place, (length, number) in enumerate(zip(lengths, context, strict=True)):
-            at, hit = found[place]
-            counted, own = length.shares(at, hit, self._gone(lengths, found, place))
-            taken_word = length.discount(counted - own)
-            less = length.discount(counted) - taken_word
-            in_block, there = _find(length.block_key_D, number, block, self.blocks)
-            block_total, block_taken = length.block_total_D[in_block] * there, length.block_taken_D[in_block] * there
-            total, taken = length.total_C[number] - own, length.taken_C[number] - less
-            known = total > 0
-            total, left = total.where(known, 1.0), (taken / total.where(known, 1.0)).where(known, 1.0)
-            prob_word = (counted - own - taken_word) * known / total + left * prob_word
-            prob_block = (block_total - own - (block_taken - less)) * known / total + left * prob_block
-            times = total.log2().long().clamp_max(TIMES - 1)
-            kind = torch.where(known, place * TIMES + times, kind)
+            gone = self._gone(lengths, found, place)
+            explicit = length.after(number, found[place], block, self.blocks, gone)
+            kind_here = self._kind(place, explicit)
+            passed_on = explicit.left * self.backoffs[kind_here].to(explicit.left).exp()
+            whole = 1.0 - explicit.left + passed_on
+            prob_word = (explicit.word + passed_on * prob_word) / whole
+            prob_block = (explicit.block + passed_on * prob_block) / whole
+            kind = torch.where(explicit.total > 0, kind_here, kind)
         like = self.word_kinds
         return Found(prob_block.log().to(like), (prob_word / prob_block).log().clamp_max(0.0).to(like), kind)
+
+    def _kind(self, place: int, explicit: Explicit) -> Tensor:
+        """What is known of contexts of one length: how often they were seen, and which share they leave, in steps."""
+        times = explicit.total.clamp_min(1.0).log2().long().clamp_max(TIMES - 1)
+        share = (explicit.left * SHARES + ROUNDING).long().clamp_max(SHARES - 1)
+        return (place * TIMES + times) * SHARES + share
 
     def blocks_after(self, words_NM: Tensor, block_V: Tensor) -> tuple[Tensor, Tensor]:
         """log p(block | words) of all blocks, N×M, and what is known of each context, as it is in use."""
@@ -305,6 +239,7 @@ class CountedNGrams(nn.Module):
         held_N1 = recent_NI.sum(1, keepdim=True) > 0
         return self.cache.mixed(prob_NI, recent_NI, kind_N.unsqueeze(1), held_N1).detach()
 
+    @torch.no_grad()
     def _of_all(self, contexts_NL: Tensor, words_W: Tensor, block_V: Tensor) -> Found:
         """Of the same words after each context: no token of a text, so that all counts are left whole."""
         learning, self.training = self.training, False
@@ -313,7 +248,7 @@ class CountedNGrams(nn.Module):
         finally:
             self.training = learning
 
-    def _gone(self, lengths: list[_Length], found: list[tuple[Tensor, Tensor]], place: int) -> Tensor | None:
+    def _gone(self, lengths: list[Length], found: list[tuple[Tensor, Tensor]], place: int) -> Tensor | None:
         """How many words fewer an n-gram would have stood after without its own token; None while not learning."""
         if not self.training:
             return None
@@ -322,7 +257,7 @@ class CountedNGrams(nn.Module):
         at, hit = found[place + 1]
         return (hit & (lengths[place + 1].seen_N[at] == 1)).long()
 
-    def _lengths(self, block_V: Tensor) -> list[_Length]:
+    def _lengths(self, block_V: Tensor) -> list[Length]:
         """Tables of each length from the counts, made once."""
         tables = [*self.buffers(), block_V]
         if any(table.is_inference() for table in tables):  # whose changes PyTorch does not count
@@ -332,14 +267,14 @@ class CountedNGrams(nn.Module):
             self._made = made_of, self._make(block_V.cpu().numpy())
         return self._made[1]
 
-    def _make(self, block_V: NDArray[np.int64]) -> list[_Length]:
+    def _make(self, block_V: NDArray[np.int64]) -> list[Length]:
         """On the device of the counts, in float64 whatever the model has."""
         made, contexts = [], 1
         for length in range(1, self.order + 1):
             key_N = getattr(self, f"key_{length}") if length > 1 else torch.arange(self.vocab_size)
             counts = (getattr(self, f"{name}_{length}") for name in ("seen", "before"))
             order = Order(key_N.cpu().numpy(), *(table.cpu().numpy().astype(np.int64) for table in counts))
-            tables = _Length.of(order, contexts, block_V, self.blocks)
-            made.append(_Length(*(table.to(self.end.device) for table in tables)))
+            tables = Length.of(order, contexts, block_V, self.blocks)
+            made.append(Length(*(table.to(self.end.device) for table in tables)))
             contexts = len(order.key_N)
         return made
