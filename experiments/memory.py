@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
 from experiments.budgets import SWEEP_EPOCHS, WIKITEXT_EPOCHS, shipped, tiny, very_large
 from experiments.chiu import VL, point, power, table1
-from experiments.lee.budgets import SEEDS, STATES, TEACHER, TOKENS, learn
+from experiments.lee.budgets import SEEDS, STATES, TEACHER, TOKENS, distilled, learn
 from experiments.recipes import Budget, Recipe, Study, run_name
 from experiments.results import Results
 from experiments.rows import with_seeds
 
 BLOCKED_STATES = 2**13
+TEACHER_EPOCHS = 10.0  # of the LSTM on the Penn Treebank: a quarter of an hour of one core
+ONCE = {"ptb": 930_000, "wikitext-2": 2_090_000}  # tokens with labels: each text once
 DECAY = 0.1  # of weights, found by short runs at 2^12 states
 BEST = {  # on validation text, of the rows of `ideas` without and with a cache
     "PTB": ("PTB, + 2^15 states, 10 epochs", "PTB, 2^15 states, 10 epochs, + a cache of 1,000 words"),
@@ -29,6 +32,7 @@ TITLES = {
     "memory.full": "All of the text",
     "memory.ptb": "Blocked models on the Penn Treebank, by states",
     "memory.ideas": "What each idea is worth on little text",
+    "memory.taught": "States that begin as an LSTM's",
     "memory.best": "The best of each text",
 }
 ABOUT = {
@@ -136,19 +140,66 @@ def ideas(budget: Budget) -> list[Recipe]:
     training: dict[str, Any] = {"epochs": SWEEP_EPOCHS, "keep": 1}
     for number, (label, corpus, states, shape, learning) in enumerate(rows):
         model, training = model | shape, training | learning
-        config = shipped("blocked", corpus)
-        config = dataclasses.replace(
-            config,
-            model=dataclasses.replace(very_large(budget, states, flat=False), **model),
-            training=dataclasses.replace(config.training, **training),
-        )
         if number < 2:  # which are points of other studies too
             found.append(point(budget, label, states, **model))
-            continue
-        said = [*(f"{name}-{value:g}" for name, value in model.items()), f"decay-{config.training.weight_decay:g}"]
-        name = run_name(budget, corpus, str(states), *said, f"{config.training.epochs:g}-epochs")
-        found.append(Recipe(name, label, tiny(config) if budget == "smoke" else config))
+        else:
+            found.append(_mixed(budget, label, corpus, states, model, training))
     return found
+
+
+def taught(budget: Budget) -> list[Recipe]:
+    """States that begin as clusters of an LSTM's, and what more of them and a cache add; on both texts."""
+    model = {"memory": 1, "memory_dropout": 0.5, "ngrams": 5, "dropout": 0.0}
+    training = {"epochs": SWEEP_EPOCHS, "keep": 1, "weight_decay": DECAY}
+    few, many = 2**12, 2**14
+    teacher = _lstm(budget)
+    ptb = functools.partial(_mixed, budget, corpus="ptb", training=training)
+    rows = [
+        teacher,
+        ptb("PTB, all states kept in every batch", states=few, model=model),
+        ptb("PTB, + states begin as the LSTM's", states=few, model=model, teacher=teacher),
+        ptb("PTB, + 2^14 states", states=many, model=model, teacher=teacher),
+    ]
+    return rows
+
+
+def _lstm(budget: Budget) -> Recipe:
+    """The LSTM of Chiu & Rush's Table 1 after fewer epochs: a teacher."""
+    config = shipped("lstm", "ptb")
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, epochs=TEACHER_EPOCHS))
+    name = run_name(budget, "ptb-lstm", f"{TEACHER_EPOCHS:g}-epochs")
+    return Recipe(name, f"PTB, the LSTM, {TEACHER_EPOCHS:g} epochs", tiny(config) if budget == "smoke" else config)
+
+
+def _mixed(
+    budget: Budget,
+    label: str,
+    corpus: str,
+    states: int,
+    model: dict[str, Any],
+    training: dict[str, Any],
+    teacher: Recipe | None = None,
+) -> Recipe:
+    """A blocked model with these settings of its own; its states may begin as clusters of a teacher's."""
+    config = shipped("blocked", corpus)
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(very_large(budget, states, flat=False), **model),
+        training=dataclasses.replace(config.training, **training),
+    )
+    said = [f"{name}-{value:g}" for name, value in model.items() if name != "dropout"]
+    said += [*(["all-kept"] if model.get("dropout") == 0 else []), f"decay-{config.training.weight_decay:g}"]
+    if teacher is not None:
+        distill = distilled(budget, f"{teacher.name}/best")
+        distill = distill if budget == "smoke" else dataclasses.replace(distill, tokens=ONCE[corpus])
+        config = dataclasses.replace(
+            config, distill=distill, training=dataclasses.replace(config.training, init="distill")
+        )
+        said.append(f"from-{teacher.name.removeprefix('smoke-').removeprefix(f'{corpus}-')}")
+    name = run_name(budget, corpus, str(states), *said, f"{config.training.epochs:g}-epochs")
+    return Recipe(
+        name, label, tiny(config) if budget == "smoke" else config, needs=() if teacher is None else (teacher,)
+    )
 
 
 def best(budget: Budget) -> list[Recipe]:
@@ -163,7 +214,7 @@ def best(budget: Budget) -> list[Recipe]:
     return rows
 
 
-STUDIES: tuple[Study, ...] = (words, states, full, ptb, ideas, best)
+STUDIES: tuple[Study, ...] = (words, states, full, ptb, ideas, taught, best)
 
 
 def page(budgets: dict[Budget, Results], path: Path) -> Path:
