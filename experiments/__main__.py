@@ -91,7 +91,7 @@ def _finish(recipe: Recipe, name: str, place: Place, records: Place | None = Non
 
     One that is made again is set beside its `records`, whose learning rates it has.
     """
-    if not all(_finish(one, name, place, records) for one in recipe.needs):
+    if state_of(recipe, place) != "recorded" and not all(_needed(one, name, place, records) for one in recipe.needs):
         return False
     known = records if records and not rates.unsearched(recipe, records) else place
     if rates.unsearched(recipe, known):
@@ -107,6 +107,16 @@ def _finish(recipe: Recipe, name: str, place: Place, records: Place | None = Non
     if records:
         say(comparison(recipe, place, records))
     return True
+
+
+def _needed(recipe: Recipe, name: str, place: Place, records: Place | None) -> bool:
+    """Bring a run that another reads to its record, and make its model again if that is recorded but not here."""
+    if not _finish(recipe, name, place, records):
+        return False
+    if place.finished(recipe.name).exists():
+        return True
+    say(f"{recipe.name}: its model is needed and not here, training it again; the record stays as it is")
+    return _went_well(recipe.name, train(recipe.name, rates.settled(recipe, place).config, place))
 
 
 def _announced(state: str, recipe: Recipe, place: Place, records: Place | None) -> str:

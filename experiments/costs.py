@@ -14,7 +14,8 @@ from experiments.results import Result, Results, minutes
 from experiments.tables import table
 
 # Those that learn from the Penn Treebank.
-STUDIES = ("chiu.table1", "chiu.figure3", "chiu.dropout", "memory.ptb", "memory.ideas")
+STUDIES = ("chiu.table1", "chiu.figure3", "chiu.dropout", "memory.ptb", "memory.ideas", "memory.taught")
+NAMED = ("memory.ideas", "memory.taught")  # by what they are: their labels say only what they add to the row before
 BUDGETS = (1, 2, 5, 10, 20, 50, 100)  # minutes
 PERPLEXITIES = (80, 100, 125, 150, 200, 300, 400)  # on the axis
 KINDS = {
@@ -26,7 +27,8 @@ KINDS = {
 }
 ABOUT = """Every recorded run on the Penn Treebank by the minutes of one core that it had learnt for, at each of its
 validations. A run whose learning rate has not fallen yet is worse than a shorter one that has ended, so what a time
-buys is the lowest of all lines. Some runs shared the machine with others, and would take a little less on a quiet one.
+buys is the lowest of all lines. Of a run whose states begin as an LSTM's, the minutes of that LSTM come first. Some
+runs shared the machine with others, and would take a little less on a quiet one.
 """
 
 
@@ -44,13 +46,17 @@ def section(results: Results, path: Path) -> list[str]:
 def _runs(results: Results) -> dict[str, Result]:
     """One run a row, by its label; the same run in several studies once."""
     found: dict[str, Result] = {}
+    seen: list[Result] = []
     for study in STUDIES:
         for label in results.labels(study):
             run = results.row(study, label)
-            if run is None or run["config"]["data"]["corpus"] != "ptb" or run in found.values():
+            if run is None or run["config"]["data"]["corpus"] != "ptb" or run in seen:
                 continue
-            label = _ngrams(run) if study == "memory.ideas" else label.removeprefix("PTB, ")
-            found[label + (", long" if study == "chiu.dropout" else "")] = run
+            seen.append(run)
+            hmm = run["config"]["model"]["kind"] == "hmm"
+            label = _ngrams(run) if study in NAMED and hmm else label.removeprefix("PTB, ")
+            label += ", long" if study == "chiu.dropout" else ""
+            found[label] = run if (before := _taught(results, run)) is None else {**run, "before": before}
     return found
 
 
@@ -59,7 +65,15 @@ def _ngrams(run: Result) -> str:
     model, decay = run["config"]["model"], run["config"]["training"]["weight_decay"]
     said = f"{model['ngrams']}-grams" if model.get("ngrams") else "a word, half of it dropped"
     said += f", cache of {model['cache']:,}" if model.get("cache") else ""
-    return f"{said}, {power(model['states'])}" + (f", decay {decay:g}" if decay else "")
+    said += f", {power(model['states'])}" + (f", decay {decay:g}" if decay else "")
+    said += ", all kept" if model.get("dropout") == 0 else ""
+    return said + (", from an LSTM" if run["config"].get("distill", {}).get("teacher") else "")
+
+
+def _taught(results: Results, run: Result) -> float | None:
+    """The minutes in which the teacher of a run had learnt before it; None of one without."""
+    teacher = run["config"].get("distill", {}).get("teacher")
+    return None if teacher is None else minutes(results.runs[teacher.partition("/")[0]])
 
 
 def _kind(run: Result) -> str:
@@ -72,9 +86,9 @@ def _kind(run: Result) -> str:
 
 
 def _line(run: Result) -> Line:
-    """Minutes and validation perplexity; one that is counted has no updates, and a point."""
-    spent, updates = minutes(run), run["updates"]
-    return [(spent * update / updates if updates else spent, at) for update, at in run["curve"]]
+    """Minutes, those of a teacher first, and validation perplexity; one that is counted has no updates, and a point."""
+    before, spent, updates = run.get("before", 0.0), minutes(run), run["updates"]
+    return [(before + (spent * update / updates if updates else spent), at) for update, at in run["curve"]]
 
 
 def _best(runs: dict[str, Result], kind: str, minutes: float) -> str:

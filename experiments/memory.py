@@ -154,20 +154,22 @@ def taught(budget: Budget) -> list[Recipe]:
     few, many = 2**12, 2**14
     teacher = _lstm(budget)
     ptb = functools.partial(_mixed, budget, corpus="ptb", training=training)
-    rows = [
+    return [
         teacher,
         ptb("PTB, all states kept in every batch", states=few, model=model),
         ptb("PTB, + states begin as the LSTM's", states=few, model=model, teacher=teacher),
         ptb("PTB, + 2^14 states", states=many, model=model, teacher=teacher),
     ]
-    return rows
 
 
 def _lstm(budget: Budget) -> Recipe:
     """The LSTM of Chiu & Rush's Table 1 after fewer epochs: a teacher."""
     config = shipped("lstm", "ptb")
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, epochs=TEACHER_EPOCHS))
-    name = run_name(budget, "ptb-lstm", f"{TEACHER_EPOCHS:g}-epochs")
+    own = (
+        [] if budget == "smoke" else [f"{TEACHER_EPOCHS:g}-epochs"]
+    )  # where all runs have one epoch, it is the same run
+    name = run_name(budget, "ptb-lstm", *own)
     return Recipe(name, f"PTB, the LSTM, {TEACHER_EPOCHS:g} epochs", tiny(config) if budget == "smoke" else config)
 
 

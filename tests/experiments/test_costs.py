@@ -1,6 +1,7 @@
 """What a perplexity costs is read off the curves of runs, the lowest within each time."""
 
 from experiments import costs
+from experiments.memory import taught
 from experiments.results import Results
 
 
@@ -60,6 +61,17 @@ def test_when_an_hmm_is_the_better_buy_is_said(tmp_path):
 def test_a_processors_minutes_count_where_they_are_known(tmp_path):
     slow = RUNS["ptb-hierarchical-4096-m128"] | {"seconds": 6000.0, "processor_seconds": 240.0}  # the machine was busy
     assert rows_of(RUNS | {"ptb-hierarchical-4096-m128": slow}, tmp_path) == rows_of(RUNS, tmp_path)
+
+
+def test_the_minutes_of_a_teacher_come_first(tmp_path):
+    (name,) = (recipe.name for recipe in taught("laptop") if recipe.label.endswith("states begin as the LSTM's"))
+    more = run("hmm", 240.0, [[10, 118.0], [20, 112.0]], decay=0.1, memory=1, ngrams=5, states=4096, dropout=0.0)
+    more["config"]["distill"] = {"teacher": "ptb-lstm-10-epochs/best"}
+    teacher = run("lstm", 540.0, [[100, 150.0], [200, 95.0]])
+    rows = rows_of(RUNS | {name: more, "ptb-lstm-10-epochs": teacher}, tmp_path)
+    assert rows["10"][0] == "95.0 (the LSTM, 10 epochs)"
+    assert rows["10"][3] == NGRAMS  # nine minutes of the LSTM and four of its own
+    assert rows["20"][3] == "112.0 (5-grams, 2^12, decay 0.1, all kept, from an LSTM)"
 
 
 def test_without_runs_there_is_nothing(tmp_path):

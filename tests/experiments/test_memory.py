@@ -86,6 +86,18 @@ def test_each_idea_is_the_one_before_and_one_thing_more():
     assert len({recipe.name for recipe in memory.ideas("laptop")}) == len(rows) == len(wanted) + 1
 
 
+def test_taught_rows_differ_in_their_beginning_and_in_one_thing_each():
+    teacher, *rows = memory.taught("laptop")
+    assert all(recipe.needs == (teacher,) for recipe in rows[1:] if recipe.config.data.corpus == "ptb")
+    kept, begun, larger = (recipe.config for recipe in rows[:3])
+    assert dataclasses.replace(kept.training, init="distill") == begun.training
+    assert (kept.model, kept.data) == (begun.model, begun.data)
+    assert begun.distill.teacher == "ptb-lstm-10-epochs/best"
+    assert dataclasses.replace(begun, model=dataclasses.replace(begun.model, states=2**14)) == larger
+    without = next(recipe.config for recipe in memory.ideas("laptop") if recipe.label == "PTB, + weight decay")
+    assert dataclasses.replace(without, model=dataclasses.replace(without.model, dropout=0.0)) == kept
+
+
 def test_those_that_are_tested_stand_in_other_studies_too():
     known = {recipe.name: recipe.config for recipe in (*chiu_table1("laptop"), *memory.ideas("laptop"))}
     rows = memory.best("laptop")
