@@ -88,18 +88,25 @@ def test_each_idea_is_the_one_before_and_one_thing_more():
 
 def test_taught_rows_differ_in_their_beginning_and_in_one_thing_each():
     teacher, *rows = memory.taught("laptop")
-    assert all(recipe.needs == (teacher,) for recipe in rows[1:] if recipe.config.data.corpus == "ptb")
-    kept, begun, larger = (recipe.config for recipe in rows[:3])
+    kept, begun, larger, cached, other, other_cached = (recipe.config for recipe in rows)
+    assert [recipe.needs for recipe in rows[:4]] == [(), *[(teacher,)] * 3]
+    assert [recipe.needs[0].config.data.corpus for recipe in rows[4:]] == ["wikitext-2"] * 2
+    without = next(recipe.config for recipe in memory.ideas("laptop") if recipe.label == "PTB, + weight decay")
+    assert dataclasses.replace(without, model=dataclasses.replace(without.model, dropout=0.0)) == kept
     assert dataclasses.replace(kept.training, init="distill") == begun.training
     assert (kept.model, kept.data) == (begun.model, begun.data)
     assert begun.distill.teacher == "ptb-lstm-10-epochs/best"
     assert dataclasses.replace(begun, model=dataclasses.replace(begun.model, states=2**14)) == larger
-    without = next(recipe.config for recipe in memory.ideas("laptop") if recipe.label == "PTB, + weight decay")
-    assert dataclasses.replace(without, model=dataclasses.replace(without.model, dropout=0.0)) == kept
+    for plain, remembering, words in ((larger, cached, 1000), (other, other_cached, 2000)):
+        model = dataclasses.replace(plain.model, cache=words)
+        in_order = dataclasses.replace(plain.training, shuffle=False)
+        assert dataclasses.replace(plain, model=model, training=in_order) == remembering
+    assert other.distill.teacher == "wikitext-2-lstm/best"
+    assert (other.model, other.training) == (larger.model, larger.training)
 
 
 def test_those_that_are_tested_stand_in_other_studies_too():
-    known = {recipe.name: recipe.config for recipe in (*chiu_table1("laptop"), *memory.ideas("laptop"))}
+    known = {recipe.name: recipe.config for recipe in (*chiu_table1("laptop"), *memory.taught("laptop"))}
     rows = memory.best("laptop")
     assert [known[recipe.name] for recipe in rows] == [recipe.config for recipe in rows]
     assert [recipe.config.model.ngrams for recipe in rows] == [0, 5, 5, 0, 5, 5]
@@ -126,8 +133,9 @@ def test_the_page_has_the_mean_and_the_spread_of_seeds_and_draws_lines_of_both(t
     assert [path.name for path in (tmp_path / "results-memory").iterdir()] == ["states-laptop.png"]
 
 
-@pytest.mark.parametrize(("place", "name"), [(2, "ptb-memory"), (5, "wikitext-2-memory")])
-def test_the_best_of_each_text_is_shipped(place, name):
+@pytest.mark.parametrize(("text", "name"), [("PTB", "ptb-memory"), ("WikiText-2", "wikitext-2-memory")])
+def test_the_best_of_each_text_without_a_teacher_is_shipped(text, name):
     shipped = settings_of(load(CONFIGS / f"{name}.yaml"))
     shipped["training"]["keep"] = 1  # checkpoint: a study keeps fewer
-    assert settings_of(memory.best("laptop")[place].config) == shipped
+    (best,) = (recipe for recipe in memory.ideas("laptop") if recipe.label == memory.BEST[text][1])
+    assert settings_of(best.config) == shipped
