@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import threading
 import time
@@ -202,3 +203,23 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(runs, monkeypatch):
     assert code == 1
     assert "broken: failed, skipped" in said
     assert f"{fine.name}: recorded, skipped" in said
+
+
+@pytest.mark.slow
+def test_a_model_that_a_run_needs_is_made_again_if_only_its_record_is_here(tmp_path):
+    name = "smoke-ptb-4096-memory-1-memory_dropout-0.5-ngrams-5-all-kept-decay-0.1-from-lstm-4-epochs"
+    asked = ("run", "memory.taught", "--budget", "smoke", "--only", name, "--runs", tmp_path, "--threads", 1)
+    said, code = give(*asked)
+    assert code == 0, said
+    before = results(tmp_path)
+    said, _ = give(*asked)
+    assert "training it again" not in said  # what is recorded needs nothing
+    for one in (name, "smoke-ptb-lstm"):
+        shutil.rmtree(tmp_path / one)
+    (tmp_path / "results" / f"{name}.json").unlink()
+    said, code = give(*asked)
+    assert code == 0, said
+    assert "smoke-ptb-lstm: its model is needed and not here, training it again" in said
+    after = results(tmp_path)
+    assert after["smoke-ptb-lstm"] == before["smoke-ptb-lstm"]
+    assert after[name]["curve"] == before[name]["curve"]  # of the same teacher
