@@ -30,7 +30,7 @@ OPERATIONS = {
     "overlapping_columns": ("normalise_by_state", "overlapping_logits", "overlapping_log_totals"),
     "log_totals": ("log_totals", "totals_forward", "totals_backward"),
     "walks": ("walk", "walk_back"),
-    "products": ("counts",),
+    "products": ("counts", "product", "product_with_transpose", "inner"),
     "adamw": ("adamw_",),
     "sequences": ("expect", "best_paths"),
 }

@@ -75,6 +75,10 @@ bool sound(const CountCall<Real>&) {
     return true;
 }
 template <class Real>
+bool sound(const ProductCall<Real>&) {
+    return true;
+}
+template <class Real>
 bool sound(const SequenceCall<Real>& call) {
     bool good = within(call.which, call.B, call.F) && shared_out(call.group, call.G, call.B);
     for (int64_t b = 0; good && b < call.B; ++b)
@@ -135,6 +139,8 @@ EXPORT int trellis_walk_back(const WalkCall<float>* call) { return run(&Level::w
 EXPORT int trellis_walk_back_float64(const WalkCall<double>* call) { return run(&Level::walk_back_float64, call); }
 EXPORT int trellis_counts(const CountCall<float>* call) { return run(&Level::counts, call); }
 EXPORT int trellis_counts_float64(const CountCall<double>* call) { return run(&Level::counts_float64, call); }
+EXPORT int trellis_product(const ProductCall<float>* call) { return run(&Level::product, call); }
+EXPORT int trellis_product_float64(const ProductCall<double>* call) { return run(&Level::product_float64, call); }
 EXPORT int trellis_adamw_step(const AdamCall* call) { return run(&Level::adamw_step, call); }
 EXPORT int trellis_expect(const SequenceCall<float>* call) { return run(&Level::expect, call); }
 EXPORT int trellis_expect_float64(const SequenceCall<double>* call) { return run(&Level::expect_float64, call); }

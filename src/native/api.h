@@ -96,10 +96,21 @@ struct WalkCall {
 // Σ_n before[n] ⊗ after[n] (dense.h).
 template <class Real>
 struct CountCall {
-    const Real* before;            // rows×S
-    const Real* after;             // rows×S
-    Real* out;                     // S×S
-    int64_t rows, S;
+    const Real* before;            // N×D
+    const Real* after;             // N×C
+    Real* out;                     // D×C
+    int64_t N, D, C;
+    int64_t bf16, threads;
+};
+
+// rows · matrix, given as it is or as its transpose (dense.h).
+template <class Real>
+struct ProductCall {
+    const Real* rows;              // N×D
+    const Real* matrix;            // D×C, or null
+    const Real* transposed;        // C×D, if that is
+    Real* out;                     // N×C
+    int64_t N, D, C;
     int64_t bf16, threads;
 };
 
@@ -159,6 +170,8 @@ struct Level {
     void (*walk_float64)(const WalkCall<double>&);
     void (*walk_back_float64)(const WalkCall<double>&);
     void (*counts_float64)(const CountCall<double>&);
+    void (*product)(const ProductCall<float>&);
+    void (*product_float64)(const ProductCall<double>&);
     void (*expect)(const SequenceCall<float>&);
     void (*expect_float64)(const SequenceCall<double>&);
     void (*best_paths)(const SequenceCall<float>&);

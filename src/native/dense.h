@@ -182,35 +182,59 @@ void fill_columns(const Real* x, int64_t depth, int64_t columns, Real* out, int6
 template <class Kind, class Real = typename Kind::Real>
 void counts_as(const CountCall<Real>& call) {
     constexpr int W = width<Real>;
-    const int64_t S = call.S, ldc = up(S, PANEL<Kind>), padded = up(S, ROWS), length = row_length<Kind>(STEPS);
-    const int64_t blocks = (call.rows + STEPS - 1) / STEPS;
+    const int64_t D = call.D, C = call.C, ldc = up(C, PANEL<Kind>), padded = up(D, ROWS);
+    const int64_t length = row_length<Kind>(STEPS), blocks = (call.N + STEPS - 1) / STEPS;
     const int64_t parts = blocks < 1 ? 1 : least(blocks, call.threads < 1 ? 1 : call.threads);
     Real* partial = shared_numbers<Real>(PARTIAL, parts * padded * ldc);
     parallel(parts, call.threads, [&](int64_t part) {
         Real* sums = zeros(partial + part * padded * ldc, padded * ldc);
         Real* a = own_zeros<Real>(DIFFERENCE, padded * length);
-        Real* b = own_numbers<Real>(PANELS, packed_size<Kind>(STEPS, S));
+        Real* b = own_numbers<Real>(PANELS, packed_size<Kind>(STEPS, C));
         for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block) {
-            const int64_t first = block * STEPS, some = least(STEPS, call.rows - first);
-            fill_columns<Kind>(call.before + first * S, some, S, a, length);
-            const PanelsOf<Real> after = pack_straight<Kind>(call.after + first * S, some, S, b);
-            multiply<Kind>(a, length, S, after, S, some, sums, ldc, true);
+            const int64_t first = block * STEPS, some = least(STEPS, call.N - first);
+            fill_columns<Kind>(call.before + first * D, some, D, a, length);
+            const PanelsOf<Real> after = pack_straight<Kind>(call.after + first * C, some, C, b);
+            multiply<Kind>(a, length, D, after, C, some, sums, ldc, true);
         }
     });
-    parallel(S, call.threads, [&](int64_t i) {
-        for (int64_t j = 0; j < S; j += W) {
+    parallel(D, call.threads, [&](int64_t i) {
+        for (int64_t j = 0; j < C; j += W) {
             VectorOf<Real> sum = {};
             for (int64_t part = 0; part < parts; ++part) sum += load(partial + (part * padded + i) * ldc + j);
-            store_part(call.out + i * S + j, sum, S - j);
+            store_part(call.out + i * C + j, sum, C - j);
         }
+    });
+}
+
+// rows · matrix: a task takes some rows, and the matrix is packed once for all of them.
+template <class Kind, class Real = typename Kind::Real>
+void product_as(const ProductCall<Real>& call) {
+    const int64_t D = call.D, C = call.C, ldc = up(C, PANEL<Kind>), length = row_length<Kind>(D);
+    Real* packed = shared_numbers<Real>(STRAIGHT, packed_size<Kind>(D, C));
+    const PanelsOf<Real> matrix = call.matrix ? pack_straight<Kind>(call.matrix, D, C, packed)
+                                              : pack_transposed<Kind>(call.transposed, C, D, packed);
+    parallel((call.N + ROWS_TOGETHER - 1) / ROWS_TOGETHER, call.threads, [&](int64_t task) {
+        const int64_t first = task * ROWS_TOGETHER, count = least(ROWS_TOGETHER, call.N - first);
+        Real* out = own_numbers<Real>(LOGITS, up(count, ROWS) * ldc);
+        const Real* rows = call.rows + first * D;
+        if constexpr (Kind::halves) {
+            Real* rounded = own_numbers<Real>(DIFFERENCE, up(count, ROWS) * length);
+            fill_rows<Kind>(rows, count, D, rounded);
+            multiply<Kind>(rounded, length, count, matrix, C, D, out, ldc, false);
+        } else {
+            multiply<Kind>(rows, D, count, matrix, C, D, out, ldc, false);
+        }
+        for (int64_t n = 0; n < count; ++n) copy(call.out + (first + n) * C, out + n * ldc, C);
     });
 }
 
 void walk(const WalkCall<float>& call) { call.bf16 ? walk_as<BFloat16>(call) : walk_as<Float32>(call); }
 void walk_back(const WalkCall<float>& call) { call.bf16 ? walk_back_as<BFloat16>(call) : walk_back_as<Float32>(call); }
 void counts(const CountCall<float>& call) { call.bf16 ? counts_as<BFloat16>(call) : counts_as<Float32>(call); }
+void product(const ProductCall<float>& call) { call.bf16 ? product_as<BFloat16>(call) : product_as<Float32>(call); }
 void walk_float64(const WalkCall<double>& call) { walk_as<Float64>(call); }
 void walk_back_float64(const WalkCall<double>& call) { walk_back_as<Float64>(call); }
 void counts_float64(const CountCall<double>& call) { counts_as<Float64>(call); }
+void product_float64(const ProductCall<double>& call) { product_as<Float64>(call); }
 
 }  // namespace

@@ -37,5 +37,5 @@ double products(int64_t bf16, int64_t times) {
 extern const Level TRELLIS_LEVEL = {
     exponentials, products, pair_forward, pair_backward, push, pull, outer, totals_forward, totals_backward,
     columns_forward, columns_backward, walk, walk_back, counts, walk_float64, walk_back_float64, counts_float64,
-    expect, expect_float64, best_paths, best_paths_float64, adamw_step,
+    product, product_float64, expect, expect_float64, best_paths, best_paths_float64, adamw_step,
 };

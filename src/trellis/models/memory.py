@@ -24,6 +24,7 @@ from trellis.inference import Dense
 from trellis.ops import walks
 from trellis.ops.log_pulls import log_pull_shared
 from trellis.ops.precision import widened
+from trellis.ops.products import inner
 
 if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
@@ -129,7 +130,7 @@ class Memory(nn.Module):
 
     def log_enter(self, entering_SR: Tensor, words_KM: Tensor) -> Tensor:
         """c_x[z′] of these contexts, K×S."""
-        return (self.vectors(words_KM) @ entering_SR.T).to(entering_SR)
+        return inner(self.vectors(words_KM), entering_SR)
 
 
 def log_totals(transition: Dense, log_enter_KS: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from trellis.ops import steps
 from trellis.ops.precision import in_bf16
+from trellis.ops.products import counts, product, product_with_transpose
 from trellis.ops.walks import limits
 
 
@@ -62,7 +63,7 @@ class _LogPullShared(torch.autograd.Function):
         ctx.bf16 = in_bf16(matrix_SS.device)
         log_peak_Q1 = log_message_QS.amax(1, keepdim=True)
         message_QS = torch.sub(log_message_QS, log_peak_Q1).exp_()
-        pulled_QS = (message_QS @ matrix_SS.T).to(message_QS).clamp_min_(torch.finfo(message_QS.dtype).tiny)
+        pulled_QS = product_with_transpose(message_QS, matrix_SS).clamp_min_(torch.finfo(message_QS.dtype).tiny)
         ctx.save_for_backward(matrix_SS, message_QS, pulled_QS)
         return pulled_QS.log().add_(log_peak_Q1)
 
@@ -72,5 +73,5 @@ class _LogPullShared(torch.autograd.Function):
         matrix_SS, message_QS, pulled_QS = ctx.saved_tensors
         weight_QS = grad_QS / pulled_QS
         with torch.autocast(weight_QS.device.type, torch.bfloat16, enabled=ctx.bf16):
-            grad_SS, pushed_QS = weight_QS.T @ message_QS, weight_QS @ matrix_SS
-        return grad_SS.to(matrix_SS), pushed_QS.to(message_QS).mul_(message_QS)
+            grad_SS, pushed_QS = counts(weight_QS, message_QS), product(weight_QS, matrix_SS)
+        return grad_SS, pushed_QS.mul_(message_QS)
