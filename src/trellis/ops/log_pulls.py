@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.ops import steps
-from trellis.ops.precision import in_bf16
+from trellis.ops.precision import as_before, in_bf16
 from trellis.ops.products import counts, product, product_with_transpose
 from trellis.ops.walks import limits
 
@@ -72,6 +72,6 @@ class _LogPullShared(torch.autograd.Function):
     def backward(ctx: Any, grad_QS: Tensor) -> tuple[Tensor, Tensor]:
         matrix_SS, message_QS, pulled_QS = ctx.saved_tensors
         weight_QS = grad_QS / pulled_QS
-        with torch.autocast(weight_QS.device.type, torch.bfloat16, enabled=ctx.bf16):
+        with as_before(weight_QS.device, ctx.bf16):
             grad_SS, pushed_QS = counts(weight_QS, message_QS), product(weight_QS, matrix_SS)
         return grad_SS, pushed_QS.mul_(message_QS)

@@ -25,6 +25,11 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if _autocasting(device) else nullcontext()
 
 
+def as_before(device: torch.device, bf16: bool) -> AbstractContextManager[object]:
+    """A context in which products on the way back have the precision that they had on the way forward."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else full_precision(device)
+
+
 def widened(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in the widest precision that its device has: float64, but on Apple's GPUs float32."""
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)

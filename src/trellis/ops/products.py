@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trellis.ops.library import both_structures, named, run, usable
-from trellis.ops.precision import in_bf16
+from trellis.ops.precision import as_before, in_bf16
 
 _COUNTS = both_structures("before_ND after_NC out_DC", "N D C bf16 threads")
 _PRODUCTS = both_structures("rows_ND matrix_DC? transposed_CD? out_NC", "N D C bf16 threads")
@@ -62,5 +62,5 @@ class _Inner(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor, Tensor]:
         rows_NR, columns_SR = ctx.saved_tensors
-        with torch.autocast(grad_NS.device.type, torch.bfloat16, enabled=ctx.bf16):
+        with as_before(grad_NS.device, ctx.bf16):
             return product(grad_NS, columns_SR), counts(grad_NS, rows_NR)
