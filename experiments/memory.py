@@ -53,11 +53,11 @@ They are HMMs as a transformer with a window is a Markov chain: beside what they
 just read. A network would gain by a cache too, so their rows stand apart. Settings were chosen on validation text.
 Perplexity is that of the text as one stream.
 """,
-    "memory.taught": """The same models with all states kept in every batch, and with states that begin as clusters of
-what an LSTM of the same text remembers after each token, as many in a block as it has states: labels for the first of
-four epochs (`training.init=distill`), from which the likelihood of words alone goes on. Each row has what the rows above
-it have; those of WikiText-2 begin anew. Minutes are the model's own; its teacher's come before. That of WikiText-2 is the
-LSTM of [Chiu & Rush's Table 1](results.md).
+    "memory.taught": """The same models with all states kept in every batch, and with states that begin as clusters
+of what an LSTM of the same text remembers after each token, as many in a block as it has states: labels for the first
+of four epochs (`training.init=distill`), from which the likelihood of words alone goes on. Each row has what those
+above it have; WikiText-2 begins anew. Minutes are the model's own; its teacher's come before. The teacher of WikiText-2
+is the LSTM of [Chiu & Rush's Table 1](results.md).
 """,
     "memory.best": """The best rows of the last table on validation text, and the best without a memory, of
 [Chiu & Rush's study](results.md). Test text was read by the rows that have a figure for it, once by each.
