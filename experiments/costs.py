@@ -63,7 +63,8 @@ def _runs(results: Results) -> dict[str, Result]:
 def _ngrams(run: Result) -> str:
     """What one of the ideas is called beside other models; its own label says only what it adds to the row before."""
     model, decay = run["config"]["model"], run["config"]["training"]["weight_decay"]
-    said = f"{model['ngrams']}-grams" if model.get("ngrams") else "a word, half of it dropped"
+    said = "a word, half of it dropped" if model.get("memory") else "no memory"
+    said = f"{model['ngrams']}-grams" if model.get("ngrams") else said
     said += f", cache of {model['cache']:,}" if model.get("cache") else ""
     said += f", {power(model['states'])}" + (f", decay {decay:g}" if decay else "")
     said += ", all kept" if model.get("dropout") == 0 else ""

@@ -56,8 +56,8 @@ Perplexity is that of the text as one stream.
     "memory.taught": """The same models with all states kept in every batch, and with states that begin as clusters
 of what an LSTM of the same text remembers after each token, as many in a block as it has states: labels for the first
 of four epochs (`training.init=distill`), from which the likelihood of words alone goes on. Each row has what those
-above it have; WikiText-2 begins anew. Minutes are the model's own; its teacher's come before. The teacher of WikiText-2
-is the LSTM of [Chiu & Rush's Table 1](results.md).
+above it have; those of WikiText-2 and the last begin anew. Minutes are the model's own; its teacher's come before. The
+teacher of WikiText-2 is the LSTM of [Chiu & Rush's Table 1](results.md).
 """,
     "memory.best": """The best rows of the last table on validation text, and the best without a memory, of
 [Chiu & Rush's study](results.md). Test text was read by the rows that have a figure for it, once by each.
@@ -173,6 +173,7 @@ def taught(budget: Budget) -> list[Recipe]:
         ptb(TAUGHT["PTB"][1], model=model | {"cache": 1000}, **remembering, teacher=teacher),
         wikitext(TAUGHT["WikiText-2"][0], **begun, teacher=other),
         wikitext(TAUGHT["WikiText-2"][1], model=model | {"cache": 2000}, **remembering, teacher=other),
+        ptb("PTB, 2^14 states without a memory", model={"dropout": 0.0}, training=training, teacher=teacher),
     ]
 
 

@@ -64,7 +64,7 @@ def test_a_processors_minutes_count_where_they_are_known(tmp_path):
 
 
 def test_the_minutes_of_a_teacher_come_first(tmp_path):
-    (name,) = (recipe.name for recipe in taught("laptop") if recipe.label.endswith("states begin as the LSTM's"))
+    (name,) = (recipe.name for recipe in taught("laptop") if recipe.label == "PTB, + states begin as the LSTM's")
     more = run("hmm", 240.0, [[10, 118.0], [20, 112.0]], decay=0.1, memory=1, ngrams=5, states=4096, dropout=0.0)
     more["config"]["distill"] = {"teacher": "ptb-lstm-10-epochs/best"}
     teacher = run("lstm", 540.0, [[100, 150.0], [200, 95.0]])

@@ -88,19 +88,21 @@ def test_each_idea_is_the_one_before_and_one_thing_more():
 
 def test_taught_rows_differ_in_their_beginning_and_in_one_thing_each():
     teacher, *rows = memory.taught("laptop")
-    kept, begun, larger, cached, other, other_cached = (recipe.config for recipe in rows)
+    kept, begun, larger, cached, other, other_cached, plain = (recipe.config for recipe in rows)
+    assert dataclasses.replace(larger.model, memory=0, memory_dropout=0.0, ngrams=0) == plain.model
+    assert (larger.training, larger.distill) == (plain.training, plain.distill)
     assert [recipe.needs for recipe in rows[:4]] == [(), *[(teacher,)] * 3]
-    assert [recipe.needs[0].config.data.corpus for recipe in rows[4:]] == ["wikitext-2"] * 2
+    assert [recipe.needs[0].config.data.corpus for recipe in rows[4:6]] == ["wikitext-2"] * 2
     without = next(recipe.config for recipe in memory.ideas("laptop") if recipe.label == "PTB, + weight decay")
     assert dataclasses.replace(without, model=dataclasses.replace(without.model, dropout=0.0)) == kept
     assert dataclasses.replace(kept.training, init="distill") == begun.training
     assert (kept.model, kept.data) == (begun.model, begun.data)
     assert begun.distill.teacher == "ptb-lstm-10-epochs/best"
     assert dataclasses.replace(begun, model=dataclasses.replace(begun.model, states=2**14)) == larger
-    for plain, remembering, words in ((larger, cached, 1000), (other, other_cached, 2000)):
-        model = dataclasses.replace(plain.model, cache=words)
-        in_order = dataclasses.replace(plain.training, shuffle=False)
-        assert dataclasses.replace(plain, model=model, training=in_order) == remembering
+    for without, remembering, words in ((larger, cached, 1000), (other, other_cached, 2000)):
+        model = dataclasses.replace(without.model, cache=words)
+        in_order = dataclasses.replace(without.training, shuffle=False)
+        assert dataclasses.replace(without, model=model, training=in_order) == remembering
     assert other.distill.teacher == "wikitext-2-lstm/best"
     assert (other.model, other.training) == (larger.model, larger.training)
 
