@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 
 import pytest
 
@@ -43,6 +44,25 @@ def test_the_next_command_trains_from_the_labels(capsys, texts, teacher, tmp_pat
     code, out, err = call(capsys, *command[1:])
     assert (code, "best validation perplexity" in out) == (0, True)
     assert f"the first 150 tokens with the labels of {teacher.partition('=')[2]}, then without labels" in err
+
+
+def test_a_run_that_ends_before_its_labels_do_says_so(capsys, texts, teacher, tmp_path):
+    asked = [
+        "train",
+        *texts,
+        *TINY,
+        "model.states=8",
+        "training.init=distill",
+        *SMALL[:3],
+        teacher,
+        "training.epochs=0.5",
+    ]
+    code, _, err = call(capsys, *asked, f"out={tmp_path / 'run'}")
+    assert code == 0, err
+    (said,) = re.findall(r"all (\S+) tokens with the labels of .*: distill\.tokens=(\d+) would go on without", err)
+    assert said[0] == f"{4 * int(said[1])}"  # few enough to be told in full
+    code, _, err = call(capsys, *asked, f"distill.tokens={said[1]}", f"out={tmp_path / 'other'}")
+    assert f"the first {said[1]} tokens with the labels" in err
 
 
 def test_states_without_a_cluster_are_told_of(capsys, texts, teacher):

@@ -20,6 +20,7 @@ from trellis.torchrun import restarts
 
 if TYPE_CHECKING:
     from trellis.config import RunConfig
+    from trellis.distillation import DistillSettings
     from trellis.models.model import Model, ModelConfig
     from trellis.text import IdFile
     from trellis.text.sources import Texts
@@ -271,10 +272,21 @@ def _announce(config: RunConfig, texts: Texts) -> None:
     states = getattr(config.model, "states", None)
     say(f"{config.model.kind if states is None else counted(states, 'state')}, into {config.folder}")
     if config.training.init == "distill":
-        labelled = short_number(min(config.distill.tokens, texts.train.meta.tokens))
-        say(f"the first {labelled} tokens with the labels of {config.distill.teacher}, then without labels")
+        say(_labelled(config.distill, texts.train.meta.tokens * (config.training.epochs or 1.0)))
     if config.sampled.teacher is not None:
         say(f"and {short_number(config.sampled.tokens)} tokens sampled from {config.sampled.teacher}")
+
+
+def _labelled(distill: DistillSettings, tokens: float) -> str:
+    """What is learnt with labels, of a run that reads so many tokens."""
+    if distill.tokens < tokens:
+        return (
+            f"the first {short_number(distill.tokens)} tokens with the labels of {distill.teacher}, then without labels"
+        )
+    return (
+        f"all {short_number(tokens)} tokens with the labels of {distill.teacher}: distill.tokens={round(tokens / 4)} "
+        "would go on without labels after a quarter, which is usually better"
+    )
 
 
 def _about(ids: IdFile) -> str:
