@@ -68,9 +68,10 @@ def _ngrams(run: Result) -> str:
     said = "a word, half of it dropped" if model.get("memory") else "no memory"
     said = f"{model['ngrams']}-grams" if model.get("ngrams") else said
     said += f", cache of {model['cache']:,}" if model.get("cache") else ""
-    said += f", {power(model['states'])}" + (f", decay {decay:g}" if decay else "")
-    said += ", all kept" if model.get("dropout") == 0 else ""
-    return said + (", from an LSTM" if run["config"].get("distill", {}).get("teacher") else "")
+    said += f", {power(model['states'])}"
+    if run["config"].get("distill", {}).get("teacher"):
+        return f"{said}, from an LSTM"
+    return said + (f", decay {decay:g}" if decay else "") + (", all kept" if model.get("dropout") == 0 else "")
 
 
 def _taught(results: Results, run: Result) -> float | None:
@@ -151,5 +152,6 @@ def _draw(runs: dict[str, Result], path: Path) -> None:
         axes.set_yticks(PERPLEXITIES, [str(perplexity) for perplexity in PERPLEXITIES])
         axes.set_yticks([], minor=True)
         axes.margins(x=0.1)
+        axes.set_xlim(right=5 * BUDGETS[-1])  # room for labels
         axes.legend(fontsize=7)
         save(figure, path)

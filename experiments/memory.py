@@ -27,7 +27,7 @@ BEST = {  # on validation text, of the rows of `ideas` without and with a cache
 }
 TAUGHT = {  # the same of the rows of `taught`
     "PTB": ("PTB, + 2^14 states", "PTB, + a cache of 1,000 words"),
-    "WikiText-2": ("WikiText-2, 2^14 states begin as the LSTM's", "WikiText-2, + a cache of 2,000 words"),
+    "WikiText-2": ("WikiText-2, 2^14 states begin as the LSTM's", "WikiText-2, 2^12 states, + a cache of 2,000 words"),
 }
 SHAPES = {"no memory": "linear-split", "a word": "memory-1", "two words": "memory-2"}
 TITLES = {
@@ -172,7 +172,7 @@ def taught(budget: Budget) -> list[Recipe]:
         ptb(TAUGHT["PTB"][0], **begun, teacher=teacher),
         ptb(TAUGHT["PTB"][1], model=model | {"cache": 1000}, **remembering, teacher=teacher),
         wikitext(TAUGHT["WikiText-2"][0], **begun, teacher=other),
-        wikitext(TAUGHT["WikiText-2"][1], model=model | {"cache": 2000}, **remembering, teacher=other),
+        wikitext(TAUGHT["WikiText-2"][1], states=few, model=model | {"cache": 2000}, **remembering, teacher=other),
         ptb("PTB, 2^14 states without a memory", model={"dropout": 0.0}, training=training, teacher=teacher),
     ]
 

@@ -71,7 +71,7 @@ def test_the_minutes_of_a_teacher_come_first(tmp_path):
     rows = rows_of(RUNS | {name: more, "ptb-lstm-10-epochs": teacher}, tmp_path)
     assert rows["10"][0] == "95.0 (the LSTM, 10 epochs)"
     assert rows["10"][3] == NGRAMS  # nine minutes of the LSTM and four of its own
-    assert rows["20"][3] == "112.0 (5-grams, 2^12, decay 0.1, all kept, from an LSTM)"
+    assert rows["20"][3] == "112.0 (5-grams, 2^12, from an LSTM)"
 
 
 def test_without_runs_there_is_nothing(tmp_path):

@@ -99,8 +99,11 @@ def test_taught_rows_differ_in_their_beginning_and_in_one_thing_each():
     assert (kept.model, kept.data) == (begun.model, begun.data)
     assert begun.distill.teacher == "ptb-lstm-10-epochs/best"
     assert dataclasses.replace(begun, model=dataclasses.replace(begun.model, states=2**14)) == larger
-    for without, remembering, words in ((larger, cached, 1000), (other, other_cached, 2000)):
-        model = dataclasses.replace(without.model, cache=words)
+    for without, remembering, more in (
+        (larger, cached, {"cache": 1000}),
+        (other, other_cached, {"cache": 2000, "states": 2**12}),
+    ):
+        model = dataclasses.replace(without.model, **more)
         in_order = dataclasses.replace(without.training, shuffle=False)
         assert dataclasses.replace(without, model=model, training=in_order) == remembering
     assert other.distill.teacher == "wikitext-2-lstm/best"
