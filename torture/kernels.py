@@ -143,6 +143,7 @@ def exercise() -> None:
     shapes: list[tuple[dict[str, Any], Any]] = [
         ({"states": 5}, None),
         ({"states": 5, **vectors}, None),
+        ({"states": 5, **vectors, "memory": 1}, None),
         ({**blocked, **vectors, "bias": True, "encoder": "residual"}, partition(blocks_V, 12, 3)),
         ({**blocked, **vectors, "transition": "hierarchical"}, partition(blocks_V, 12, 3)),
         (blocked, partition(blocks_V, 12, 3)),

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trellis.ops.precision import full_precision
-from trellis.ops.products import inner
 
 if TYPE_CHECKING:
     from trellis.models.hmm_config import HMMConfig
@@ -26,8 +25,8 @@ class ResidualNetwork(nn.Module):
     def forward(self, embedding_NR: Tensor) -> Tensor:
         """The network's output, N×R; in full precision, as the products that follow round it once more."""
         with full_precision(embedding_NR.device):
-            hidden_NR = torch.relu(inner(embedding_NR, self.first.weight))
-            out: Tensor = self.norm(torch.relu(inner(hidden_NR, self.second.weight)) + hidden_NR)
+            hidden_NR = torch.relu(self.first(embedding_NR))
+            out: Tensor = self.norm(torch.relu(self.second(hidden_NR)) + hidden_NR)
         return out
 
 
