@@ -29,12 +29,13 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def cpu_name() -> str:
-    """The processor's name as the kernel gives it."""
-    info = Path("/proc/cpuinfo")
+def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor as the kernel describes it: its name alone may not tell one generation from the next."""
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    if "model name" not in said:
+        return platform.processor()
+    return f"{said['model name']}, family {said.get('cpu family', '?')}, model {said.get('model', '?')}"
 
 
 def describe() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bench.machine import cpu_name
 from experiments.recipes import settings_of
 from trellis import TrellisError, evaluate, load_model, load_tokenizer, prepare
 from trellis.config import RunConfig, load
@@ -51,7 +52,7 @@ def record(run: Path, path: Path, *, command: str, threads: int, commit: str, te
         "seed": config.training.seed,
         "corpus_hash": {split: ids.meta.content_hash for split, ids in texts.items()},
         "commit": commit,
-        "machine": f"{platform.machine()}, {threads} threads, torch {torch.__version__}",
+        "machine": f"{platform.machine()}, {cpu_name()}, {threads} threads, torch {torch.__version__}",
         "threads": threads,
         "parameters": count(model),
         "tokens": place["tokens"],
