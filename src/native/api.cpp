@@ -32,9 +32,9 @@ const Level* find(int64_t number) {
     }
 }
 
-bool within(const int64_t* index, int64_t count, int64_t end) {
+bool within(const int64_t* index, int64_t count, int64_t end, int64_t first = 0) {
     bool good = true;
-    for (int64_t i = 0; i < count; ++i) good &= index[i] >= 0 && index[i] < end;
+    for (int64_t i = 0; i < count; ++i) good &= index[i] >= first && index[i] < end;
     return good;
 }
 bool shared_out(const int64_t* start, int64_t parts, int64_t count) {  // among parts, all of them in order
@@ -67,7 +67,10 @@ template <class Real>
 bool sound(const WalkCall<Real>& call) {
     bool good = within(call.running, call.T, call.B + 1);
     for (int64_t t = 1; t < call.T; ++t) good &= call.running[t] <= call.running[t - 1];  // longest first
-    for (int64_t t = 0; good && t < call.T; ++t) good = within(call.index + t * call.B, call.running[t], call.columns);
+    for (int64_t t = 0; good && t < call.T; ++t) {
+        good = within(call.index + t * call.B, call.running[t], call.columns);
+        if (call.log_columns) good = good && within(call.enter + t * call.B, call.running[t], call.entered, -1);
+    }
     return good;
 }
 template <class Real>

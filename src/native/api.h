@@ -77,9 +77,12 @@ template <class Real>
 struct WalkCall {
     const Real* first;             // B×S, the belief before the first token
     const Real* transition;        // S×S, [from, to]
-    const Real* likelihood;        // columns×S
-    const Real* log_peak;          // columns
+    const Real* likelihood;        // columns×S, or null
+    const Real* log_peak;          // columns: forward
+    const Real* log_columns;       // columns×S, if that is: their logarithms,
+    const Real* log_enter;         // entered×S: and what is added to them
     const int64_t* index;          // T×B, the column of each token
+    const int64_t* enter;          // T×B, what is added to it; −1: nothing
     const int64_t* running;        // T, how many rows still run
     Real* belief;                  // T×B×S
     Real* scale;                   // T×B
@@ -89,7 +92,7 @@ struct WalkCall {
     const Real* grad_final;        // B×S
     Real* posterior;               // T×B×S
     Real* message;                 // T×B×S
-    int64_t T, B, S, columns;
+    int64_t T, B, S, columns, entered;
     int64_t bf16, threads;
 };
 

@@ -62,13 +62,40 @@ struct Walkers {
     int64_t first, count, S = call.S, ld = up(S, PANEL<Kind>), length = row_length<Kind>(S);
     Real* moved = own_numbers<Real>(LOGITS, up(count, ROWS) * ld);  // what the product gives
     Real* rounded = Kind::halves ? own_zeros<Real>(DIFFERENCE, up(count, ROWS) * length) : nullptr;
+    Real* summed = call.log_columns ? own_numbers<Real>(SUMS, ld) : nullptr;  // one token's likelihood
 
     int64_t running(int64_t t) const {
         const int64_t rows = (t < call.T ? call.running[t] : 0) - first;
         return rows < 0 ? 0 : least(rows, count);
     }
+
     int64_t at(int64_t t, int64_t b) const { return t * call.B + first + b; }
-    const Real* likelihood(int64_t t, int64_t b) const { return call.likelihood + call.index[at(t, b)] * S; }
+
+    // How well each state explains a token, S numbers, and the logarithm of what they were divided by. Where two rows
+    // are added, that is the largest sum, so that only a belief can underflow.
+    struct Likelihood {
+        const Real* row;
+        Real log_peak;
+    };
+    Likelihood likelihood(int64_t t, int64_t b) const {
+        const int64_t n = call.index[at(t, b)];
+        if (!call.log_columns) return {call.likelihood + n * S, call.log_peak ? call.log_peak[n] : Real(0)};
+        const int64_t k = call.enter[at(t, b)];
+        const Real *column = call.log_columns + n * S, *more = k < 0 ? nullptr : call.log_enter + k * S;
+        const Real never = -__builtin_huge_val();
+        Vector most = splat(never);
+        for (int64_t i = 0; i < S; i += W) {
+            Vector x = load_part(column + i, S - i);
+            if (more) x += load_part(more + i, S - i);
+            for (int64_t lane = S - i; lane < W; ++lane) x[lane] = never;
+            most = larger(most, x);
+            store(summed + i, x);
+        }
+        Real peak = lane_largest(most);
+        if (peak == never) peak = 0;
+        for (int64_t i = 0; i < S; i += W) store(summed + i, exponential(load(summed + i) - peak));
+        return {summed, peak};
+    }
 
     void keep(int64_t b, int64_t i, Vector x) const {
         if (Kind::halves) store_units<Kind>(rounded + b * length, i, x);
@@ -78,8 +105,20 @@ struct Walkers {
     }
     void end(Real* data, int64_t t, int64_t rows) const { zeros(data + at(t, rows) * S, (count - rows) * S); }
 
+    // What `likelihood` will read of a token soon: its rows come from afar, and in no order.
+    void ask_for(int64_t t, int64_t b) const {
+        if (b >= running(t)) return;
+        const int64_t n = call.index[at(t, b)], k = call.log_columns ? call.enter[at(t, b)] : -1;
+        const Real* column = (call.log_columns ? call.log_columns : call.likelihood) + n * S;
+        for (int64_t i = 0; i < S; i += W) __builtin_prefetch(column + i);
+        if (k >= 0)
+            for (int64_t i = 0; i < S; i += W) __builtin_prefetch(call.log_enter + k * S + i);
+    }
+
     void weigh(int64_t t, int64_t b) const {
-        const Real *predicted = t ? moved + b * ld : call.first + (first + b) * S, *weight = likelihood(t, b);
+        ask_for(t, b + 1);
+        const auto [weight, log_peak] = likelihood(t, b);
+        const Real* predicted = t ? moved + b * ld : call.first + (first + b) * S;
         Real* belief = call.belief + at(t, b) * S;
         Vector sum = {};
         for (int64_t i = 0; i < S; i += W) {
@@ -94,7 +133,7 @@ struct Walkers {
             keep(b, i, x);
         }
         call.scale[at(t, b)] = scale;
-        call.log_prob[at(t, b)] = call.log_peak[call.index[at(t, b)]] + Limits<Real>::log(scale);
+        call.log_prob[at(t, b)] = log_peak + Limits<Real>::log(scale);
     }
 
     void forward(PanelsOf<Real> transition) const {
@@ -111,7 +150,8 @@ struct Walkers {
 
     // With g the gradient by the belief and u = w + g − ⟨g, belief⟩: posterior u · belief, message u · likelihood / scale.
     void weigh_back(int64_t t, int64_t b, const Real* g) const {
-        const Real *belief = call.belief + at(t, b) * S, *weight = likelihood(t, b);
+        ask_for(t, b + 1);
+        const Real *belief = call.belief + at(t, b) * S, *weight = likelihood(t, b).row;
         Real *posterior = call.posterior + at(t, b) * S, *message = call.message + at(t, b) * S;
         Vector dot = {};
         for (int64_t i = 0; i < S; i += W) dot += load_part(g + i, S - i) * load_part(belief + i, S - i);

@@ -182,6 +182,11 @@ inline V exponential(V x) {
     return times_power((q * (r * r) + r) + 1.0f, n);
 }
 
+inline D exponential(D x) {
+    for (int i = 0; i < W / 2; ++i) x[i] = __builtin_exp(x[i]);
+    return x;
+}
+
 template <int... lane>
 struct Lanes {};
 template <int n, int... lane>

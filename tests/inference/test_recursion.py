@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from trellis import ops
 from trellis.errors import TrellisError
 from trellis.inference import Chain
-from trellis.inference.chain import scaled
-from trellis.inference.recursion import Evidence, Rows, walk, walk_back
+from trellis.inference.recursion import Rows, walk, walk_back
+from trellis.ops.evidence import Evidence, scaled
 
 from .. import reference
 from .blocked_models import EXAMPLES, KINDS, a_large_case, an_improbable_case, cases, spread

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from trellis.ops.evidence import row_dots, row_sums
+from trellis.ops.evidence import Evidence, SummedEvidence, row_dots, row_sums, scaled
 
 
 @given(seed=st.integers(0, 99), tables=st.integers(1, 3), tokens=st.integers(0, 30), states=st.integers(1, 4))
@@ -39,3 +39,20 @@ def test_dot_products_with_the_rows_named(seed, rows, table):
     left, right = torch.randn(rows, 3, generator=generator), torch.randn(table, 3, generator=generator)
     places = torch.randint(table, (rows,), generator=generator)
     assert_close(row_dots(left, right, places), (left * right[places]).sum(1))
+
+
+@given(seed=st.integers(0, 99), rows=st.integers(0, 4))
+def test_sums_of_two_tables_are_the_evidence_of_one_of_all_sums(seed, rows):
+    generator = torch.Generator().manual_seed(seed)
+    log_columns_NS, log_enter_KS = torch.randn(4, 3, generator=generator), torch.randn(3, 3, generator=generator)
+    log_columns_NS[1], log_enter_KS[2] = -torch.inf, -500.0
+    index_TB = torch.randint(4, (2, 5), generator=generator)
+    enter_TB = torch.randint(-1, 3, (2, 5), generator=generator)
+    found = SummedEvidence(log_columns_NS, index_TB, log_enter_KS, enter_TB)
+    log_more_TBS = torch.where(enter_TB[..., None] < 0, 0.0, log_enter_KS[enter_TB])
+    log_sums_NS = (log_columns_NS[index_TB] + log_more_TBS).flatten(0, 1)
+    wanted = Evidence(*scaled(log_sums_NS), torch.arange(10).view(2, 5))
+    some_N = torch.tensor([3, 0, 4])
+    for one, other in ((found, wanted), (found.of_rows(some_N), wanted.of_rows(some_N))):
+        for mine, theirs in zip(one.at(1, min(rows, 3)), other.at(1, min(rows, 3)), strict=True):
+            assert_close(mine, theirs)

@@ -81,17 +81,28 @@ BAD_WALKS = {
     "a token far": {"index_TB": numbers(0, 1, FAR, 0).view(2, 2)},
     "a token below": {"index_TB": numbers(0, -1, 1, 0).view(2, 2)},
 }
+BAD_SUMS = BAD_WALKS | {
+    "what is added far": {"enter_TB": numbers(0, 1, FAR, 0).view(2, 2)},
+    "what is added below": {"enter_TB": numbers(0, -2, 1, 0).view(2, 2)},
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("change", BAD_WALKS.values(), ids=BAD_WALKS)
-def test_walks(change: dict[str, Tensor], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("change", "summed"),
+    [*((change, False) for change in BAD_WALKS.values()), *((change, True) for change in BAD_SUMS.values())],
+    ids=[*BAD_WALKS, *(f"{name}, of sums" for name in BAD_SUMS)],
+)
+def test_walks(change: dict[str, Tensor], summed: bool, dtype: torch.dtype) -> None:
     results = ("belief_TBS", "scale_TB", "log_prob_TB")
 
     def asked(**changes: Tensor) -> library.Arguments:
         shapes = {"first_BS": (2, 3), "matrix_SS": (3, 3), "likelihood_NS": (2, 3), "log_peak_N": (2,)}
         given = {name: torch.rand(shape, dtype=dtype) for name, shape in shapes.items()}
         given |= {"final_BS": torch.zeros(2, 3, dtype=dtype)}
+        if summed:
+            given |= {"log_columns_NS": given.pop("likelihood_NS").log(), "log_enter_KS": torch.rand(2, 3, dtype=dtype)}
+            changes = {"enter_TB": numbers(0, -1, 1, 0).view(2, 2)} | changes
         tables = {"index_TB": numbers(0, 1, 1, 0).view(2, 2), "running_T": numbers(2, 1)}
         return walks._WALKS[dtype](bf16=False, **given, **(tables | changes))
 

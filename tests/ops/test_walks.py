@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trellis import ops
+from trellis.ops.evidence import Evidence, SummedEvidence, scaled
 from trellis.ops.products import counts
 from trellis.ops.walks import walk, walk_back
 
@@ -34,24 +35,39 @@ class Dense(NamedTuple):
 class Problem(NamedTuple):
     first: Tensor
     matrix: Tensor
-    likelihood: Tensor
-    log_peak: Tensor
-    index: Tensor
+    evidence: Evidence | SummedEvidence
     running: list[int]
+
+    @property
+    def index(self) -> Tensor:
+        """The column of each token."""
+        return self.evidence.index_TB
+
+    def given(self, dtype: torch.dtype) -> Evidence | SummedEvidence:
+        """The evidence in another precision."""
+        return self.evidence._replace(
+            **{name: table.to(dtype) for name, table in self.evidence._asdict().items() if table.is_floating_point()}
+        )
 
     def walked(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """Beliefs, scales, log-probabilities and final beliefs."""
-        first, matrix, likelihood, log_peak = (tensor.to(dtype) for tensor in self[:4])
-        return walk(Dense(matrix), matrix, first, likelihood, log_peak, self.index, self.running)
+        first, matrix = self.first.to(dtype), self.matrix.to(dtype)
+        return walk(Dense(matrix), matrix, first, self.given(dtype), self.running)
 
     def walked_back(self, belief: Tensor, scale: Tensor, grad: Tensor, grad_final: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients by log-emissions and predicted beliefs, in the precision of the beliefs."""
-        matrix, likelihood, grad, grad_final = (x.to(belief) for x in (self.matrix, self.likelihood, grad, grad_final))
-        given = (likelihood, self.index, self.running, belief, scale, grad, grad_final)
+        matrix, grad, grad_final = (x.to(belief) for x in (self.matrix, grad, grad_final))
+        given = (self.given(belief.dtype), self.running, belief, scale, grad, grad_final)
         return walk_back(Dense(matrix), matrix, *given)
 
 
-def problem(S: int, B: int, T: int, N: int, zeros: float = 0.0) -> Problem:
+@pytest.fixture(params=[False, True], ids=["columns", "sums"])
+def summed(request: pytest.FixtureRequest) -> bool:
+    """Whether the evidence of a token is the sum of rows of two tables."""
+    return bool(request.param)
+
+
+def problem(S: int, B: int, T: int, N: int, zeros: float = 0.0, *, summed: bool = False) -> Problem:
     """Rows longest first, some perhaps without tokens; in float64."""
     make = torch.Generator().manual_seed(S)
     first, matrix = torch.rand(B, S, generator=make), torch.rand(S, S, generator=make) ** 3
@@ -62,13 +78,16 @@ def problem(S: int, B: int, T: int, N: int, zeros: float = 0.0) -> Problem:
     lengths[0] = T
     index = torch.randint(N, (T, B), generator=make)
     index[torch.arange(T)[:, None] >= lengths] = -7  # past the end: never to be looked at
-    log_peak = log_columns.amax(1).clamp_min(-1e30)
+    evidence: Evidence | SummedEvidence = Evidence(*scaled(log_columns), index)
+    if summed:
+        log_enter = 3 * torch.randn(N + 1, S, generator=make, dtype=torch.float64)
+        log_enter[0] -= 200.0  # which float32 cannot hold as a probability
+        enter = torch.randint(-1, N + 1, (T, B), generator=make)
+        evidence = SummedEvidence(log_columns, index, log_enter, enter.masked_fill(index < 0, -7))
     return Problem(
         first / first.sum(1, keepdim=True),
         matrix / matrix.sum(1, keepdim=True),
-        (log_columns - log_peak[:, None]).exp(),
-        log_peak,
-        index,
+        evidence,
         (lengths > torch.arange(T)[:, None]).sum(1).tolist(),
     )
 
@@ -82,8 +101,8 @@ def true_answers(asked: Problem, grad: Tensor, grad_final: Tensor) -> tuple[tupl
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_the_walks_match_the_twin(level: str, sizes: tuple[int, ...], kind: torch.dtype) -> None:
-    asked = problem(*sizes)
+def test_the_walks_match_the_twin(level: str, sizes: tuple[int, ...], kind: torch.dtype, summed: bool) -> None:
+    asked = problem(*sizes, summed=summed)
     make = torch.Generator().manual_seed(1)
     grad, grad_final = (torch.randn(x.shape, generator=make) for x in (asked.index, asked.first))
     true, true_back = true_answers(asked, grad, grad_final)
@@ -100,9 +119,9 @@ def test_the_walks_match_the_twin(level: str, sizes: tuple[int, ...], kind: torc
     assert float((found_counts - true_counts).abs().max()) <= near * float(true_counts.abs().max())
 
 
-def test_gradients_are_those_of_autograd(way: str | None) -> None:
-    asked = problem(5, 4, 3, 6)
-    first, matrix, likelihood = (x.clone().requires_grad_() for x in asked[:3])
+def test_gradients_are_those_of_autograd(way: str | None, summed: bool) -> None:
+    asked = problem(5, 4, 3, 6, summed=summed)
+    first, matrix = asked.first.clone().requires_grad_(), asked.matrix.clone().requires_grad_()
     make = torch.Generator().manual_seed(1)
     grad = torch.randn(asked.index.shape, generator=make, dtype=torch.float64)
     grad_final = torch.randn(asked.first.shape, generator=make, dtype=torch.float64)
@@ -112,7 +131,7 @@ def test_gradients_are_those_of_autograd(way: str | None) -> None:
         if t:
             total = total + (belief[running:before] * grad_final[running:before]).sum()
         predicted = belief[:running] @ matrix if t else first[:running]
-        reached = predicted * likelihood[asked.index[t, :running]]
+        reached = predicted * asked.evidence.at(t, running)[0]
         total = total + (reached.sum(1).log() * grad[t, :running]).sum()
         belief = reached / reached.sum(1, keepdim=True)
     total = total + (belief * grad_final[: asked.running[-1]]).sum()
@@ -131,8 +150,8 @@ def test_bf16_is_not_float32(level: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_impossible_tokens_are_minus_infinity_and_never_nan(level: str, dtype: torch.dtype) -> None:
-    asked = problem(20, 12, 8, 10, zeros=0.95)
+def test_impossible_tokens_are_minus_infinity_and_never_nan(level: str, dtype: torch.dtype, summed: bool) -> None:
+    asked = problem(20, 12, 8, 10, zeros=0.95, summed=summed)
     found = asked.walked(dtype)
     grads = torch.ones_like(found[2]), torch.zeros_like(found[3])
     true, true_back = true_answers(asked, *grads)
@@ -148,9 +167,11 @@ def test_float64_holds_what_float32_would_have_to_do_again(way: str | None, scal
     """Two states that hardly change, and tokens that only one of them emits: posteriors are certain."""
     matrix = torch.tensor([[1.0, scale], [scale, 1.0]], dtype=torch.float64)
     asked = Problem(
-        torch.tensor([[1.0, scale]], dtype=torch.float64), matrix, torch.eye(2, dtype=torch.float64),
-        torch.zeros(2, dtype=torch.float64), torch.tensor([[0], [1], [1], [0]]), [1] * 4,
-    )  # fmt: skip
+        torch.tensor([[1.0, scale]], dtype=torch.float64),
+        matrix,
+        Evidence(*scaled(torch.eye(2, dtype=torch.float64).log()), torch.tensor([[0], [1], [1], [0]])),
+        [1] * 4,
+    )
     belief, scales, log_prob, _ = asked.walked(torch.float64)
     posterior, message = asked.walked_back(belief, scales, torch.ones_like(scales), torch.zeros(1, 2))
     torch.testing.assert_close(log_prob[:, 0].exp(), torch.tensor([1.0, scale, 1.0, scale], dtype=torch.float64))
@@ -160,16 +181,18 @@ def test_float64_holds_what_float32_would_have_to_do_again(way: str | None, scal
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_number_of_the_answer_is_written(way: str | None, hostile_memory: None, dtype: torch.dtype) -> None:
-    asked = problem(16, 30, 6, 9)
+def test_every_number_of_the_answer_is_written(
+    way: str | None, hostile_memory: None, dtype: torch.dtype, summed: bool
+) -> None:
+    asked = problem(16, 30, 6, 9, summed=summed)
     found = asked.walked(dtype)
     back = asked.walked_back(found[0], found[1], torch.ones_like(found[1]), torch.ones_like(found[3]))
     assert not any(bool(tensor.isnan().any()) for tensor in (*found, *back))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_change_no_walk(level: str, kind: torch.dtype) -> None:
-    asked, dtype = problem(24, 50, 6, 9), torch.float64 if kind == torch.float64 else torch.float32
+def test_threads_change_no_walk(level: str, kind: torch.dtype, summed: bool) -> None:
+    asked, dtype = problem(24, 50, 6, 9, summed=summed), torch.float64 if kind == torch.float64 else torch.float32
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
         alone, together = (in_threads(threads, lambda: list(asked.walked(dtype))) for threads in (1, 3))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

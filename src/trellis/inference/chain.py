@@ -16,7 +16,7 @@ from torch import Tensor
 from trellis.errors import TrellisError
 from trellis.inference.transitions import Dense, Transition
 from trellis.ops import walks
-from trellis.ops.evidence import row_dots
+from trellis.ops.evidence import row_dots, row_sums
 from trellis.ops.precision import widened
 
 
@@ -135,6 +135,25 @@ def _one_later(numbers_BT: Tensor) -> Tensor:
     return torch.nn.functional.pad(numbers_BT, (1, 0))[:, : numbers_BT.shape[1]]
 
 
+class Entered(NamedTuple):
+    """What the tokens before add to how well states explain tokens, in logarithms.
+
+    log_enter_KS  the distinct rows that are added
+    index_BT      which of them is added to a token's column; −1: none
+    """
+
+    log_enter_KS: Tensor
+    index_BT: Tensor
+
+    def added(self, log_columns_NS: Tensor, index_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Columns of which each token has its own, and the one that each takes."""
+        batch, time = index_BT.shape
+        log_columns_ES = row_sums(  # in the order of a walk: time first
+            (log_columns_NS, index_BT.T.flatten()), (self.log_enter_KS, self.index_BT.T.flatten())
+        )
+        return log_columns_ES, torch.arange(batch * time, device=index_BT.device).view(time, batch).T
+
+
 class Chain(NamedTuple):
     """B rows of up to T tokens, each of which may have any of S states.
 
@@ -151,6 +170,7 @@ class Chain(NamedTuple):
                     model carries on
     log_first       log p(first state) of one row in float64, where float32 may not hold it; None: `log_first_BS` does
     scaled          what `scaled` makes of the columns, if that was made before
+    entered         what tokens before add to the columns of tokens; None: nothing
     ahead           what the columns of tokens were divided by for the steps after them; None: nothing
     learning        whether tokens are learnt from, and what float64 cannot hold of the beliefs after them is let go
     """
@@ -166,6 +186,7 @@ class Chain(NamedTuple):
     carry: Callable[[Tensor], Tensor] = _itself
     log_first: Callable[[int], Tensor] | None = None
     scaled: tuple[Tensor, Tensor] | None = None
+    entered: Entered | None = None
     ahead: Ahead | None = None
     learning: bool = False
 
@@ -218,17 +239,34 @@ class Chain(NamedTuple):
 
     def columns(self) -> tuple[Tensor, Tensor]:
         """The distinct columns and the one that each token takes; a token of given state has that state alone."""
+        log_columns_NS, index_BT = self.log_columns_NS, self.index_BT
+        if self.entered is not None:
+            log_columns_NS, index_BT = self.entered.added(log_columns_NS, index_BT)
         if self.labels_BT is None:
-            return self.log_columns_NS, self.index_BT
+            return log_columns_NS, index_BT
         _, _, states = self.shape
         given_BT = self.labels_BT >= 0
-        code_L, place = (self.index_BT * states + self.labels_BT)[given_BT].unique(return_inverse=True)
+        code_L, place = (index_BT * states + self.labels_BT)[given_BT].unique(return_inverse=True)
         word_L, state_L = code_L // max(1, states), code_L % max(1, states)
-        log_given_L = self.log_columns_NS[word_L, state_L]
+        log_given_L = log_columns_NS[word_L, state_L]
         never_LS = log_given_L.new_full((len(code_L), states), -torch.inf)
         clamped_LS = never_LS.scatter(1, state_L[:, None], log_given_L[:, None])
-        index_BT = self.index_BT.masked_scatter(given_BT, place + len(self.log_columns_NS))
-        return torch.cat([self.log_columns_NS, clamped_LS]), index_BT
+        index_BT = index_BT.masked_scatter(given_BT, place + len(log_columns_NS))
+        return torch.cat([log_columns_NS, clamped_LS]), index_BT
+
+    def log_columns_at(self, state_BT: Tensor) -> Tensor:
+        """log p(token | state) of one state a token, B×T."""
+        log_BT = self.log_columns_NS[self.index_BT, state_BT]
+        if self.entered is None:
+            return log_BT
+        log_enter_KS, enter_BT = self.entered
+        return log_BT + torch.where(enter_BT >= 0, log_enter_KS[enter_BT.clamp_min(0), state_BT], 0.0)
+
+    def walked(self) -> tuple[Tensor, Tensor, Entered | None]:
+        """The same as a walk takes them: what tokens before add is left apart, if no state is given."""
+        if self.labels_BT is None:
+            return self.log_columns_NS, self.index_BT, self.entered
+        return *self.columns(), None
 
     def states(self) -> Tensor:
         """The states that each token may have, B×T×S."""
@@ -243,16 +281,6 @@ class Chain(NamedTuple):
             return places_BNT
         places = places_BNT.clamp_min(0).transpose(1, 2)
         return self.states().gather(2, places).transpose(1, 2).where(places_BNT >= 0, -1)
-
-
-def scaled(log_columns_NS: Tensor) -> tuple[Tensor, Tensor]:
-    """Likelihoods N×S, divided by the best state's, so that only a belief can underflow; and log of that, N.
-
-    A word that no state emits keeps its zeros.
-    """
-    log_peak_N1 = log_columns_NS.amax(-1, keepdim=True)
-    log_peak_N1 = torch.where(log_peak_N1 == -torch.inf, 0.0, log_peak_N1)
-    return torch.sub(log_columns_NS, log_peak_N1).exp_(), log_peak_N1.squeeze(-1)
 
 
 class _LogBelief(torch.autograd.Function):

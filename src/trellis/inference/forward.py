@@ -10,8 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from trellis.errors import TrellisError
 from trellis.inference.brief import brief
-from trellis.inference.chain import Chain, to_carry
+from trellis.inference.chain import Chain, Entered, to_carry
 from trellis.inference.recursion import Walk, walk, walk_back
+from trellis.ops.evidence import SummedEvidence, summed_by_row
 from trellis.ops.precision import at_most_zero, widened
 
 
@@ -78,7 +79,7 @@ def _log_probs(chain: Chain, done: Walk) -> Tensor:
 @torch.no_grad()
 def filter(chain: Chain) -> Filtered:  # the name of the algorithm
     """Each token's log-probability and the belief after it."""
-    done = walk(chain, *chain.columns())
+    done = walk(chain, *chain.walked())
     belief_BTS = _batch_first(done, done.belief_TBS)
     if chain.ahead is not None:
         exact = {done.rows.callers(row): log_belief_TS for row, log_belief_TS in done.log_beliefs()}
@@ -92,7 +93,7 @@ def carried_after(chain: Chain) -> tuple[Tensor, Tensor, Tensor]:
 
     These are the beliefs of `filter`, but logarithms of those too small for a probability.
     """
-    done = walk(chain, *chain.columns(), every_token=True)
+    done = walk(chain, *chain.walked(), every_token=True)
     belief_BTS = _batch_first(done, done.belief_TBS)
     exact = {done.rows.callers(row): log_belief_TS for row, log_belief_TS in done.log_beliefs()}
     if chain.ahead is not None:
@@ -107,7 +108,7 @@ def carried_after(chain: Chain) -> tuple[Tensor, Tensor, Tensor]:
 @torch.no_grad()
 def smooth(chain: Chain) -> Smoothed:
     """Posteriors over states given whole rows."""
-    done = walk(chain, *chain.columns())
+    done = walk(chain, *chain.walked())
     posterior_TBS = walk_back(done, possible(done.log_prob_TB), posterior_only=True).posterior_TBS
     # Rounding can leave a state that is next to impossible a little less than nothing, and no logarithm.
     posteriors = _log_probs(chain, done), _batch_first(done, posterior_TBS.clamp_min_(0.0))
@@ -124,9 +125,17 @@ class _Score(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, chain: Chain, index_BT: Tensor, log_first_BS: Tensor, log_columns_NS: Tensor, *tensors: Tensor
+        ctx: Any,
+        chain: Chain,
+        index_BT: Tensor,
+        entered: Entered | None,
+        log_first_BS: Tensor,
+        log_columns_NS: Tensor,
+        log_enter_KS: Tensor | None,  # that of `entered`, which has its gradient here
+        *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        ctx.done, ctx.shape = walk(chain, log_columns_NS, index_BT), log_columns_NS.shape
+        ctx.done = walk(chain, log_columns_NS, index_BT, entered)
+        ctx.columns, ctx.entered = len(log_columns_NS), None if log_enter_KS is None else len(log_enter_KS)
         ctx.whole_rows = chain.ahead is not None
         rows = ctx.done.rows
         # A clone: an output that its own backward holds would keep the whole pass alive for ever.
@@ -142,14 +151,19 @@ class _Score(torch.autograd.Function):
         if ctx.whole_rows and not bool((grad_log_prob_BT == grad_log_prob_BT[:, :1]).all()):
             raise TrellisError("states that remember words learn from whole rows: weigh rows, not single tokens.")
         found = walk_back(done, sort(grad_log_prob_BT.T, 1), sort(grad_final_BS))
-        columns_NS = _by_column(found.posterior_TBS.flatten(0, 1), done.evidence.index_TB.flatten(), ctx.shape)
-        return None, None, unsort(found.log_first_BS), columns_NS, *found.transition
+        posterior_ES, evidence = found.posterior_TBS.flatten(0, 1), done.evidence
+        columns_NS, enter_KS = _by_column(posterior_ES, evidence.index_TB.flatten(), ctx.columns), None
+        if isinstance(evidence, SummedEvidence):
+            enter_KS = summed_by_row(posterior_ES, evidence.enter_TB.flatten(), ctx.entered)
+        return None, None, None, unsort(found.log_first_BS), columns_NS, enter_KS, *found.transition
 
 
-def _by_column(posterior_ES: Tensor, index_E: Tensor, shape: torch.Size) -> Tensor:
+def _by_column(posterior_ES: Tensor, index_E: Tensor, columns: int) -> Tensor:
     """The sum of the tokens of each column, N×S; where each token has its own, in their order, they are it."""
-    own = len(index_E) == shape[0] and torch.equal(index_E, torch.arange(shape[0], device=index_E.device))
-    return posterior_ES if own else posterior_ES.new_zeros(shape).index_add_(0, index_E, posterior_ES)
+    own = len(index_E) == columns and torch.equal(index_E, torch.arange(columns, device=index_E.device))
+    if own:
+        return posterior_ES
+    return posterior_ES.new_zeros(columns, posterior_ES.shape[1]).index_add_(0, index_E, posterior_ES)
 
 
 def score(chain: Chain) -> tuple[Tensor, Tensor]:
@@ -160,8 +174,9 @@ def score(chain: Chain) -> tuple[Tensor, Tensor]:
     """
     if chain.labels_BT is not None and (found := _path_score(chain, chain.labels_BT)) is not None:
         return found
-    log_columns_NS, index_BT = chain.columns()
-    log_prob_BT, final_BS = _Score.apply(chain, index_BT, chain.log_first_BS, log_columns_NS, *chain.transition.tensors)  # type: ignore[no-untyped-call]  # apply is untyped
+    log_columns_NS, index_BT, entered = chain.walked()
+    tables = chain.log_first_BS, log_columns_NS, None if entered is None else entered.log_enter_KS
+    log_prob_BT, final_BS = _Score.apply(chain, index_BT, entered, *tables, *chain.transition.tensors)  # type: ignore[no-untyped-call]  # apply is untyped
     return log_prob_BT, chain.carry(final_BS)
 
 
@@ -180,7 +195,7 @@ def _path_score(chain: Chain, labels_BT: Tensor) -> tuple[Tensor, Tensor] | None
     if log_step_BT is None:
         return None
     log_first_B1 = chain.log_first_BS.gather(1, state_BT[:, :1])
-    log_prob_BT = chain.log_columns_NS[chain.index_BT, state_BT] + torch.cat([log_first_B1, log_step_BT], 1)
+    log_prob_BT = chain.log_columns_at(state_BT) + torch.cat([log_first_B1, log_step_BT], 1)
     log_prob_BT = log_prob_BT if chain.ahead is None else chain.ahead.log_probs_of(log_prob_BT, state_BT)
     log_prob_BT = torch.where(inside_BT, log_prob_BT, 0.0)
     log_prob_BT = at_most_zero(log_prob_BT)

@@ -7,6 +7,7 @@ where every state leads to every other: what the others lead to outweighs it by 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,13 +20,14 @@ from trellis.ops.precision import widened
 # What was lost is at most exp(−MARGIN) of what it was lost from.
 MARGIN = 18.0
 
+Columns = Callable[[], tuple[Tensor, Tensor]]  # distinct columns N×S in logarithms, and which one each token takes, T×B
+
 
 def lost_rows(
     chain: Chain,
     transition: Transition,
     order_B: Tensor | None,
-    log_columns_NS: Tensor,
-    index_TB: Tensor,
+    columns: Columns,
     running: list[int],
     belief_TBS: Tensor,
     scale_TB: Tensor,
@@ -57,6 +59,7 @@ def lost_rows(
         return []
     callers_N = rows_N if order_B is None else order_B[rows_N]
     running = among(rows_N, running)
+    log_columns_NS, index_TB = columns()
     lost_N = _lost(
         chain.exact_first(callers_N) > -torch.inf, transition.sorted(rows_N), log_columns_NS, index_TB[:, rows_N],
         running, belief_TBS[:, rows_N], scale_TB[:, rows_N],

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.inference import log_space
-from trellis.inference.chain import Chain, check_lengths, scaled, to_carry
-from trellis.inference.lost import among, lost_rows, needing
+from trellis.inference.chain import Chain, Entered, check_lengths, to_carry
+from trellis.inference.lost import Columns, among, lost_rows, needing
 from trellis.inference.transitions import Dense, Transition
 from trellis.ops import walks
+from trellis.ops.evidence import Evidence, SummedEvidence, scaled
 from trellis.ops.precision import widened
 
 
@@ -55,17 +56,6 @@ class Rows(NamedTuple):
         return row if self.order is None else int(self.order[row])
 
 
-class Evidence(NamedTuple):
-    """How well each state explains each token: the scaled columns of the distinct words, and which one a token takes.
-
-    Exponentials are taken once a word, not once a token.
-    """
-
-    likelihood_NS: Tensor
-    log_peak_N: Tensor
-    index_TB: Tensor
-
-
 class Walk(NamedTuple):
     """A finished forward pass, time-major and longest row first, with what the way back needs.
 
@@ -76,7 +66,7 @@ class Walk(NamedTuple):
 
     rows: Rows
     transition: Transition
-    evidence: Evidence
+    evidence: Evidence | SummedEvidence
     first_BS: Tensor
     belief_TBS: Tensor
     scale_TB: Tensor
@@ -107,7 +97,14 @@ class Again(NamedTuple):
     log_columns_MS: Tensor
 
 
-def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor, *, every_token: bool = False) -> Walk:
+def walk(
+    chain: Chain,
+    log_columns_NS: Tensor,
+    index_BT: Tensor,
+    entered: Entered | None = None,
+    *,
+    every_token: bool = False,
+) -> Walk:
     """Filter a chain, of which the columns were already asked for.
 
     The beliefs after each row's last token are held, whatever comes next; with `every_token`, so are those after each.
@@ -115,27 +112,45 @@ def walk(chain: Chain, log_columns_NS: Tensor, index_BT: Tensor, *, every_token:
     torch.set_flush_denormal(True)  # denormals slow the products several-fold and are far below our resolution
     batch, time, _ = chain.shape
     rows = Rows.of(chain.lengths_B, batch, time)
-    made_before = chain.scaled if chain.labels_BT is None else None
-    evidence = Evidence(*(made_before or scaled(log_columns_NS)), rows.sort(index_BT.T, 1).contiguous())
+    evidence = _evidence(chain, rows, log_columns_NS, index_BT, entered)
     transition = chain.transition if rows.order is None else chain.transition.sorted(rows.order)
     first_BS = rows.sort(chain.log_first_BS.exp())
     done = _walked(rows, transition, evidence, first_BS)
-    lost = _lost(chain, log_columns_NS, done, every_token)
+
+    def columns() -> tuple[Tensor, Tensor]:  # seldom asked for
+        found_NS, place_BT = (log_columns_NS, index_BT) if entered is None else entered.added(log_columns_NS, index_BT)
+        return found_NS, rows.sort(place_BT.T, 1)
+
+    lost = _lost(chain, columns, done, every_token)
     if not lost:
         return done
-    again = _again(chain, log_columns_NS, done, lost)
+    again = _again(chain, columns, done, lost)
     if again is not None:
         _overwrite(done, again)
         done = done._replace(again=again)
-        lost = [lost[place] for place in _lost(chain, again.log_columns_MS, again.walk, every_token)]
+        of_these = again.log_columns_MS, again.walk.evidence.index_TB
+        lost = [lost[place] for place in _lost(chain, lambda: of_these, again.walk, every_token)]
+    if lost and entered is not None:
+        log_columns_NS, index_BT = entered.added(log_columns_NS, index_BT)
     for row in lost:
         asked = log_space.row_of(chain, log_columns_NS, index_BT, rows.callers(row), rows.length(row))
         _rescue(done, row, asked)
     return done
 
 
-def _walked(rows: Rows, transition: Transition, evidence: Evidence, first_BS: Tensor) -> Walk:
-    found = walks.walk(transition, _matrix(transition), first_BS, *evidence, rows.running)
+def _evidence(
+    chain: Chain, rows: Rows, log_columns_NS: Tensor, index_BT: Tensor, entered: Entered | None
+) -> Evidence | SummedEvidence:
+    index_TB = rows.sort(index_BT.T, 1).contiguous()
+    if entered is not None:
+        enter_TB = rows.sort(entered.index_BT.T, 1).contiguous()
+        return SummedEvidence(log_columns_NS, index_TB, entered.log_enter_KS, enter_TB)
+    made_before = chain.scaled if chain.labels_BT is None else None
+    return Evidence(*(made_before or scaled(log_columns_NS)), index_TB)
+
+
+def _walked(rows: Rows, transition: Transition, evidence: Evidence | SummedEvidence, first_BS: Tensor) -> Walk:
+    found = walks.walk(transition, _matrix(transition), first_BS, evidence, rows.running)
     return Walk(rows, transition, evidence, first_BS, *found, None, {})
 
 
@@ -144,11 +159,10 @@ def _matrix(transition: Transition) -> Tensor | None:
     return transition.matrix_SS.detach() if isinstance(transition, Dense) else None
 
 
-def _lost(chain: Chain, log_columns_NS: Tensor, done: Walk, every_token: bool) -> list[int]:
+def _lost(chain: Chain, columns: Columns, done: Walk, every_token: bool) -> list[int]:
     """The rows that must be done again in wider numbers, or in log space."""
     lost = lost_rows(
-        chain, done.transition, done.rows.order, log_columns_NS, done.evidence.index_TB, done.rows.running,
-        done.belief_TBS, done.scale_TB, every_token,
+        chain, done.transition, done.rows.order, columns, done.rows.running, done.belief_TBS, done.scale_TB, every_token
     )  # fmt: skip
     return _needing(done, lost) if lost and chain.learning else lost
 
@@ -159,21 +173,22 @@ def _needing(done: Walk, lost: list[int]) -> list[int]:
     transition, running = done.transition.sorted(rows_N), among(rows_N, done.rows.running)
     belief_TNS, scale_TN = done.belief_TBS[:, rows_N], done.scale_TB[:, rows_N]
     _, message_TNS = walks.walk_back(
-        transition, _matrix(transition), done.evidence.likelihood_NS, done.evidence.index_TB[:, rows_N].contiguous(),
-        running, belief_TNS, scale_TN, torch.ones_like(scale_TN), torch.zeros_like(done.final_BS[rows_N]),
+        transition, _matrix(transition), done.evidence.of_rows(rows_N), running, belief_TNS, scale_TN,
+        torch.ones_like(scale_TN), torch.zeros_like(done.final_BS[rows_N]),
     )  # fmt: skip
     found: list[int] = rows_N[needing(belief_TNS, scale_TN, message_TNS, running)].cpu().tolist()
     return found
 
 
-def _again(chain: Chain, log_columns_NS: Tensor, done: Walk, lost: list[int]) -> Again | None:
+def _again(chain: Chain, columns: Columns, done: Walk, lost: list[int]) -> Again | None:
     """These rows walked in float64; None if they were, or if the device has no such numbers."""
     if widened(done.first_BS[:0]).dtype == done.first_BS.dtype:
         return None
     rows_N = torch.tensor(lost, device=done.first_BS.device)
     callers_N = rows_N if done.rows.order is None else done.rows.order[rows_N]
     rows = Rows(callers_N, among(rows_N, done.rows.running))
-    words_M, index_TN = done.evidence.index_TB[:, rows_N].unique(return_inverse=True)
+    log_columns_NS, index_TB = columns()
+    words_M, index_TN = index_TB[:, rows_N].unique(return_inverse=True)
     log_columns_MS = widened(log_columns_NS[words_M])
     evidence = Evidence(*scaled(log_columns_MS), index_TN.contiguous())
     transition = done.transition.sorted(rows_N).mapped(torch.exp)
@@ -216,8 +231,8 @@ def walk_back(
     if grad_final_BS is None:
         grad_final_BS = torch.zeros_like(done.final_BS)
     posterior_TBS, message_TBS = walks.walk_back(
-        done.transition, _matrix(done.transition), done.evidence.likelihood_NS, done.evidence.index_TB,
-        done.rows.running, done.belief_TBS, done.scale_TB, grad_log_prob_TB, grad_final_BS,
+        done.transition, _matrix(done.transition), done.evidence, done.rows.running, done.belief_TBS, done.scale_TB,
+        grad_log_prob_TB, grad_final_BS,
     )  # fmt: skip
     transition: tuple[Tensor, ...] = ()
     learned = bool(done.transition.tensors) and not posterior_only
@@ -244,8 +259,8 @@ def _add_again_(found: Gradients, done: Walk, again: Again, grad_log_prob_TB: Te
     # What is carried as a logarithm has the gradient of one.
     grad_NS = torch.where(state_NS < 0, grad_NS * (-widened(state_NS)).clamp_max(690.0).exp(), grad_NS)
     posterior_TNS, message_TNS = walks.walk_back(
-        walked.transition, _matrix(walked.transition), walked.evidence.likelihood_NS, walked.evidence.index_TB,
-        walked.rows.running, walked.belief_TBS, walked.scale_TB, widened(grad_log_prob_TB[:, rows_N]), grad_NS,
+        walked.transition, _matrix(walked.transition), walked.evidence, walked.rows.running, walked.belief_TBS,
+        walked.scale_TB, widened(grad_log_prob_TB[:, rows_N]), grad_NS,
     )  # fmt: skip
     found.posterior_TBS[:, rows_N] = posterior_TNS.to(found.posterior_TBS)
     found.log_first_BS[rows_N] = (message_TNS[:1].sum(0) * walked.first_BS).to(found.log_first_BS)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trellis.errors import TrellisError
-from trellis.inference.chain import NOT_BEGUN, begun_or_not, carried, log_carried, scaled
+from trellis.inference.chain import NOT_BEGUN, begun_or_not, carried, log_carried
 from trellis.models import remembering, remembering_blocks
 from trellis.models.asking import state_of_rows
 from trellis.models.budgets import within_budget
@@ -29,6 +29,7 @@ from trellis.models.starts import STARTS
 from trellis.models.supports import Support, TakingPart, any_support, shortened, thinned, thinned_everywhere
 from trellis.models.tensor_files import check_finite
 from trellis.models.transitions import TRANSITIONS
+from trellis.ops.evidence import scaled
 from trellis.ops.precision import widened
 
 FREE_LOGITS = frozenset({"start.table", "transition.table", "emission.table"})  # where −inf is a probability of zero

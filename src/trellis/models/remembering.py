@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trellis.errors import InputError, TrellisError
 from trellis.inference import BlockPairs, Chain, Dense
-from trellis.inference.chain import Ahead, begun_or_not, carried, log_belief, log_carried, not_begun
+from trellis.inference.chain import Ahead, Entered, begun_or_not, carried, log_belief, log_carried, not_begun
 from trellis.models.counted_ngrams import CountedNGrams, Found, mixed
 from trellis.models.encoders import Vectors
 from trellis.models.memory import MISSING, NONE, Memory, leaving, log_gap_matrix, log_totals
@@ -244,29 +244,42 @@ def remembering_chain(model: Distributions, asked: Asked) -> Chain:
     inside_BT = places_T + 1 < last_B[:, None]  # but for the last token
     after_gap_BT = torch.cat([(before.words_BM == MISSING).any(1)[:, None], missing_BT[:, :-1]], 1)[:, :time]
     ahead_BT = torch.where(inside_BT & ~missing_BT, contexts.place_BT1[:, 1:], -1)
-    evidence_NS = row_sums(  # in the order of a walk: time first
-        (log_columns_NS, index_BT.masked_fill(missing_BT, -1).T.flatten()),
-        (log_enter_KS, contexts.place_BT1[:, :-1].masked_fill(after_gap_BT, -1).T.flatten()),
-        (-log_total_KS, ahead_BT.T.flatten()),
-    )
+    leaving_NS, leaving_BT = _leaving(log_columns_NS, index_BT.masked_fill(missing_BT, -1), log_total_KS, ahead_BT)
+    entered = Entered(log_enter_KS, contexts.place_BT1[:, :-1].masked_fill(after_gap_BT, -1))
     first = _First(steps, before, log_total_KS[contexts.place_BT1[:, 0]])
     log_first_BS, log_first = _log_first(steps, asked, first)
     if time > 0 and bool(first.least_B1.any()):  # the factor of the first beliefs is taken back at their tokens
-        less_BT = torch.nn.functional.pad(first.least_B1, (0, time - 1))
-        evidence_NS = evidence_NS - less_BT.T.flatten()[:, None]
+        entered = _without(entered, first.least_B1)
     # A gap at the end of a row is never left, and needs no sum.
     no_gap = asked.missing_BT is None or not bool((after_gap_BT & (places_T < last_B[:, None])).any())
     return Chain(
         log_first_BS,
         steps.transition if no_gap else _with_gaps(steps, after_gap_BT),
-        evidence_NS,
-        torch.arange(batch * time, device=ids_BT.device).view(time, batch).T,
+        leaving_NS,
+        leaving_BT,
         asked.lengths_B,
         labels_BT=asked.labels_BT,
         carry=carrying(before, ids_BT, last_B),
         log_first=log_first,
+        entered=entered,
         ahead=Ahead(log_total_KS, ahead_BT),
     )
+
+
+def _leaving(log_columns_NS: Tensor, index_BT: Tensor, log_total_KS: Tensor, ahead_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """log p(word | state) / N(state, context) of the distinct pairs of both, and which is a token's; −1 is no row."""
+    code_M, place_BT = (index_BT * (len(log_total_KS) + 1) + ahead_BT + 1).unique(return_inverse=True)
+    word_M = torch.div(code_M, len(log_total_KS) + 1, rounding_mode="floor")
+    context_M = code_M - word_M * (len(log_total_KS) + 1) - 1
+    return row_sums((log_columns_NS, word_M), (-log_total_KS, context_M)), place_BT
+
+
+def _without(entered: Entered, less_B1: Tensor) -> Entered:
+    """The same, but that the first token of each row has so much less."""
+    log_enter_KS, enter_BT = entered
+    first_BS = row_sums((log_enter_KS, enter_BT[:, 0])) - less_B1
+    own_B1 = torch.arange(len(enter_BT), device=enter_BT.device)[:, None] + len(log_enter_KS)
+    return Entered(torch.cat([log_enter_KS, first_BS]), torch.cat([own_B1, enter_BT[:, 1:]], 1))
 
 
 def counted_columns(

@@ -1,8 +1,8 @@
-"""Rows of tables, one for every token: their sums, where a token takes no row of a table nothing, and dot products."""
+"""Rows of tables, one for every token: how well states explain it, sums where a token may take none, dot products."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,59 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trellis.ops.overlapping_columns import SPARSE, Entries
+
+
+class Evidence(NamedTuple):
+    """How well each state explains each token: scaled columns of the distinct words, and which one a token takes.
+
+    Exponentials are taken once a word, not once a token.
+    """
+
+    likelihood_NS: Tensor
+    log_peak_N: Tensor
+    index_TB: Tensor
+
+    def of_rows(self, rows_N: Tensor) -> Evidence:
+        """That of some rows."""
+        return self._replace(index_TB=self.index_TB[:, rows_N].contiguous())
+
+    def at(self, step: int, rows: int) -> tuple[Tensor, Tensor]:
+        """Those of the first rows' tokens, divided by the best state's, B×S; and the logarithm of that, B."""
+        index_B = self.index_TB[step, :rows]
+        return self.likelihood_NS.index_select(0, index_B), self.log_peak_N[index_B]
+
+
+class SummedEvidence(NamedTuple):
+    """The same where it is the sum of a row of each of two tables, in logarithms; an `enter` of −1 adds nothing."""
+
+    log_columns_NS: Tensor
+    index_TB: Tensor
+    log_enter_KS: Tensor
+    enter_TB: Tensor
+
+    def of_rows(self, rows_N: Tensor) -> SummedEvidence:
+        """That of some rows."""
+        index_TN, enter_TN = (index_TB[:, rows_N].contiguous() for index_TB in (self.index_TB, self.enter_TB))
+        return self._replace(index_TB=index_TN, enter_TB=enter_TN)
+
+    def at(self, step: int, rows: int) -> tuple[Tensor, Tensor]:
+        """Those of the first rows' tokens, divided by the best state's, B×S; and the logarithm of that, B."""
+        enter_B = self.enter_TB[step, :rows]
+        log_more_BS = functional.embedding(enter_B.clamp_min(0), self.log_enter_KS) * (enter_B >= 0).unsqueeze(1)
+        likelihood_BS, log_peak_B = scaled(
+            self.log_columns_NS.index_select(0, self.index_TB[step, :rows]) + log_more_BS
+        )
+        return likelihood_BS, log_peak_B
+
+
+def scaled(log_columns_NS: Tensor) -> tuple[Tensor, Tensor]:
+    """Likelihoods N×S, divided by the best state's, so that only a belief can underflow; and log of that, N.
+
+    A word that no state emits keeps its zeros.
+    """
+    log_peak_N1 = log_columns_NS.amax(-1, keepdim=True)
+    log_peak_N1 = torch.where(log_peak_N1 == -torch.inf, 0.0, log_peak_N1)
+    return torch.sub(log_columns_NS, log_peak_N1).exp_(), log_peak_N1.squeeze(-1)
 
 
 class _RowSums(torch.autograd.Function):
@@ -28,12 +81,8 @@ class _RowSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NS: Tensor) -> tuple[Tensor | None, ...]:
-        found = []
-        for size, places_N, wanted in zip(ctx.sizes, ctx.index_N, ctx.needs_input_grad[1:], strict=True):
-            grad_KS = grad_NS.new_zeros(size + 1, grad_NS.shape[1]) if wanted else None  # the last: of no row
-            places_N = torch.where(places_N < 0, size, places_N)
-            found.append(None if grad_KS is None else grad_KS.index_add_(0, places_N, grad_NS)[:size])
-        return None, *found
+        asked = zip(ctx.sizes, ctx.index_N, ctx.needs_input_grad[1:], strict=True)
+        return None, *(summed_by_row(grad_NS, places_N, size) if wanted else None for size, places_N, wanted in asked)
 
 
 def _sums_in_one_pass(index_N: tuple[Tensor, ...], tables: tuple[Tensor, ...]) -> Tensor:
@@ -52,6 +101,12 @@ def _rows(table_KS: Tensor, places_N: Tensor) -> Tensor:
     if len(table_KS) == 0:
         return table_KS.new_zeros(len(places_N), table_KS.shape[1])
     return table_KS.index_select(0, places_N.clamp_min(0)).index_fill_(0, (places_N < 0).nonzero().flatten(), 0.0)
+
+
+def summed_by_row(values_NS: Tensor, places_N: Tensor, size: int) -> Tensor:
+    """The sum of those of each place, size×S; −1 is no place."""
+    found_KS = values_NS.new_zeros(size + 1, values_NS.shape[1])  # the last: of no place
+    return found_KS.index_add_(0, torch.where(places_N < 0, size, places_N), values_NS)[:size]
 
 
 def row_sums(*rows: tuple[Tensor, Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trellis.errors import TrellisError
 from trellis.ops import walks
+from trellis.ops.evidence import Evidence
 from trellis.ops.library import both_structures, call, named, usable
 
 SIDE_BY_SIDE = 24  # rows that keep one thread busy with a small matrix
@@ -169,8 +170,8 @@ def _walk_group(
     inside_TB = place_T1 < length_B
     index_TB = symbol_N[torch.where(inside_TB, begin_B + place_T1, begin_B)]
     running, steps = inside_TB.sum(1).tolist(), _Steps(matrix_SS)
-    evidence = likelihood_VS, log_peak_V, index_TB, running
-    belief_TBS, scale_TB, log_prob_TB, _ = walks.walk(steps, matrix_SS, first_FS[which_B], *evidence)
+    evidence = Evidence(likelihood_VS, log_peak_V, index_TB)
+    belief_TBS, scale_TB, log_prob_TB, _ = walks.walk(steps, matrix_SS, first_FS[which_B], evidence, running)
     counted_TB = (place_T1 >= from_B) & (place_T1 < to_B)
     found.log_prob_B[group] = torch.where(counted_TB, log_prob_TB.double(), 0.0).sum(0)
     lost_B = (scale_TB < walks.limits(scale_TB.dtype).underflow).any(0)
@@ -181,7 +182,7 @@ def _walk_group(
     if not counts:
         return
     ones_TB = inside_TB.to(belief_TBS)
-    back = likelihood_VS, index_TB, running, belief_TBS, scale_TB, ones_TB, torch.zeros_like(belief_TBS[0])
+    back = evidence, running, belief_TBS, scale_TB, ones_TB, torch.zeros_like(belief_TBS[0])
     posterior_TBS, message_TBS = walks.walk_back(steps, matrix_SS, *back)
     counted_TB1 = (counted_TB & ~lost_B)[..., None]
     before_TBS = torch.where(counted_TB1, belief_TBS, 0.0)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from trellis.ops.evidence import Evidence, SummedEvidence
 from trellis.ops.library import both_structures, named, run, usable
 from trellis.ops.precision import in_bf16
 
@@ -30,9 +31,9 @@ class Limits(NamedTuple):
 
 _SINGLE, _DOUBLE = Limits(1e-20, 1e30, 1e-28), Limits(1e-290, 1e290, 1e-288)
 _WALKS = both_structures(
-    "first_BS matrix_SS likelihood_NS log_peak_N index_TB:int running_T:int belief_TBS scale_TB log_prob_TB final_BS "
-    "grad_log_prob_TB grad_final_BS posterior_TBS message_TBS",
-    "T B S N bf16 threads",
+    "first_BS matrix_SS likelihood_NS log_peak_N log_columns_NS log_enter_KS index_TB:int enter_TB:int running_T:int "
+    "belief_TBS scale_TB log_prob_TB final_BS grad_log_prob_TB grad_final_BS posterior_TBS message_TBS",
+    "T B S N K bf16 threads",
 )
 
 
@@ -55,27 +56,24 @@ def walk(
     steps: Steps,
     matrix_SS: Tensor | None,
     first_BS: Tensor,
-    likelihood_NS: Tensor,
-    log_peak_N: Tensor,
-    index_TB: Tensor,
+    evidence: Evidence | SummedEvidence,
     running: list[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Beliefs T×B×S, scales and log-probabilities T×B, and final beliefs B×S, zeros for a row without tokens.
 
     `first_BS` is the belief about the first state before its token is seen, `matrix_SS` [from, to] that of all steps,
-    if there is one; the token at [t, b] has row index[t, b] of the likelihoods, which are divided by exp(log_peak).
+    if there is one.
     """
     dtype = first_BS.dtype
-    if matrix_SS is not None and dtype in _WALKS and usable(first_BS, matrix_SS, likelihood_NS, dtype=dtype):
+    if matrix_SS is not None and dtype in _WALKS and usable(first_BS, matrix_SS, evidence[0], dtype=dtype):
         final_BS = first_BS.new_zeros(first_BS.shape)
         asked = _WALKS[dtype](
-            first_BS=first_BS, matrix_SS=matrix_SS, likelihood_NS=likelihood_NS, log_peak_N=log_peak_N,
-            index_TB=index_TB, running_T=torch.tensor(running, dtype=torch.int64), final_BS=final_BS,
-            bf16=in_bf16(first_BS.device),
+            first_BS=first_BS, matrix_SS=matrix_SS, running_T=torch.tensor(running, dtype=torch.int64),
+            final_BS=final_BS, bf16=in_bf16(first_BS.device), **evidence._asdict(),
         )  # fmt: skip
         belief_TBS, scale_TB, log_prob_TB = run(named("walk", dtype), asked, "belief_TBS", "scale_TB", "log_prob_TB")
         return belief_TBS, scale_TB, log_prob_TB, final_BS
-    time, batch = index_TB.shape
+    time, batch = evidence.index_TB.shape
     belief_TBS = first_BS.new_empty(time, *first_BS.shape)
     scale_TB, log_prob_TB = first_BS.new_ones(time, batch), first_BS.new_zeros(time, batch)
     predicted, final_BS = first_BS, torch.zeros_like(first_BS)
@@ -83,11 +81,11 @@ def walk(
     for t, (going_on, here) in enumerate(_ends(running)):
         if t:
             predicted = steps.push(belief_TBS[t - 1, :here], t)
-        index_B = index_TB[t, :here]
-        belief = torch.mul(predicted[:here], likelihood_NS.index_select(0, index_B), out=belief_TBS[t, :here])
+        likelihood_BS, log_peak_B = evidence.at(t, here)
+        belief = torch.mul(predicted[:here], likelihood_BS, out=belief_TBS[t, :here])
         scale = torch.sum(belief, -1, out=scale_TB[t, :here])
         belief.div_(scale.clamp_min(tiny).unsqueeze(-1))
-        log_prob_TB[t, :here] = log_peak_N[index_B] + scale.log()
+        log_prob_TB[t, :here] = log_peak_B + scale.log()
         belief_TBS[t, here:] = 0.0
         final_BS[going_on:here] = belief[going_on:]
     return belief_TBS, scale_TB, log_prob_TB, final_BS
@@ -96,8 +94,7 @@ def walk(
 def walk_back(
     steps: Steps,
     matrix_SS: Tensor | None,
-    likelihood_NS: Tensor,
-    index_TB: Tensor,
+    evidence: Evidence | SummedEvidence,
     running: list[int],
     belief_TBS: Tensor,
     scale_TB: Tensor,
@@ -113,9 +110,9 @@ def walk_back(
     dtype = belief_TBS.dtype
     if matrix_SS is not None and dtype in _WALKS and usable(matrix_SS, belief_TBS, grad_log_prob_TB, dtype=dtype):
         asked = _WALKS[dtype](
-            matrix_SS=matrix_SS, likelihood_NS=likelihood_NS, index_TB=index_TB,
-            running_T=torch.tensor(running, dtype=torch.int64), belief_TBS=belief_TBS, scale_TB=scale_TB,
-            grad_log_prob_TB=grad_log_prob_TB, grad_final_BS=grad_final_BS, bf16=in_bf16(belief_TBS.device),
+            matrix_SS=matrix_SS, running_T=torch.tensor(running, dtype=torch.int64), belief_TBS=belief_TBS,
+            scale_TB=scale_TB, grad_log_prob_TB=grad_log_prob_TB, grad_final_BS=grad_final_BS,
+            bf16=in_bf16(belief_TBS.device), **evidence._asdict(),
         )  # fmt: skip
         posterior_TBS, message_TBS = run(named("walk_back", dtype), asked, "posterior_TBS", "message_TBS")
         return posterior_TBS, message_TBS
@@ -127,7 +124,7 @@ def walk_back(
         going_on, here = ends[t]
         if going_on < here:
             gradient = torch.cat([gradient, grad_final_BS[going_on:here]])
-        belief, likelihood = belief_TBS[t, :here], likelihood_NS.index_select(0, index_TB[t, :here])
+        belief, likelihood = belief_TBS[t, :here], evidence.at(t, here)[0]
         shift = grad_log_prob_TB[t, :here] - torch.linalg.vecdot(gradient, belief)
         outer = gradient + shift.unsqueeze(-1)
         torch.mul(outer, belief, out=posterior_TBS[t, :here])
