@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from trellis.ops.log_totals import totals_backward, totals_forward
 from trellis.ops.precision import full_precision, in_bf16
+from trellis.ops.products import counts, product, product_with_transpose
 
 SLICE = 1024  # words at a time; 1024 × 512 states of float32 are 2 MB
 
@@ -47,7 +48,7 @@ class _LowRankColumns(torch.autograd.Function):
         log_total_S = totals_forward(states_SR, words_VR, bias_V, bf16=ctx.bf16)
         ctx.save_for_backward(words_VR, states_SR, bias_V, ids_N, log_total_S)
         with full_precision(words_VR.device):
-            columns_NS = torch.addmm(-log_total_S, words_VR.index_select(0, ids_N), states_SR.T)
+            columns_NS = product_with_transpose(words_VR.index_select(0, ids_N), states_SR).sub_(log_total_S)
         return columns_NS if bias_V is None else columns_NS.add_(bias_V.index_select(0, ids_N).unsqueeze(1))
 
     @staticmethod
@@ -58,8 +59,8 @@ class _LowRankColumns(torch.autograd.Function):
             states_SR, words_VR, bias_V, log_total_S, -grad_NS.sum(0), bf16=ctx.bf16
         )
         with full_precision(words_VR.device):
-            grad_SR.addmm_(grad_NS.T, words_VR.index_select(0, ids_N))
-            grad_VR.index_add_(0, ids_N, grad_NS @ states_SR)
+            grad_SR.add_(counts(grad_NS, words_VR.index_select(0, ids_N)))
+            grad_VR.index_add_(0, ids_N, product(grad_NS, states_SR))
         if grad_V is not None:
             grad_V.index_add_(0, ids_N, grad_NS.sum(1))
         return grad_VR, grad_SR, grad_V, None
