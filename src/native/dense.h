@@ -84,16 +84,20 @@ struct Walkers {
         const Real *column = call.log_columns + n * S, *more = k < 0 ? nullptr : call.log_enter + k * S;
         const Real never = -__builtin_huge_val();
         Vector most = splat(never);
-        for (int64_t i = 0; i < S; i += W) {
-            Vector x = load_part(column + i, S - i);
-            if (more) x += load_part(more + i, S - i);
-            for (int64_t lane = S - i; lane < W; ++lane) x[lane] = never;
+        auto add = [&](int64_t i, Vector x) {
             most = larger(most, x);
             store(summed + i, x);
+        };
+        int64_t i = 0;
+        for (; i + W <= S; i += W) add(i, more ? load(column + i) + load(more + i) : load(column + i));
+        if (i < S) {
+            Vector x = load_part(column + i, S - i) + (more ? load_part(more + i, S - i) : Vector{});
+            for (int64_t lane = S - i; lane < W; ++lane) x[lane] = never;
+            add(i, x);
         }
         Real peak = lane_largest(most);
         if (peak == never) peak = 0;
-        for (int64_t i = 0; i < S; i += W) store(summed + i, exponential(load(summed + i) - peak));
+        for (i = 0; i < S; i += W) store(summed + i, exponential(load(summed + i) - peak));
         return {summed, peak};
     }
 
