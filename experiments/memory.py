@@ -40,8 +40,9 @@ TITLES = {
     "memory.best": "The best of each text",
 }
 ABOUT = {
-    "memory.words": """LVD begins with labels of stories15M, as in Lee & Berg-Kirkpatrick's study. Counted 5-grams are
-those of the text that is learnt from, mixed into the next word ([how](guide-mathematics.md#counted-n-grams)).
+    "memory.words": """LVD begins with labels of stories15M, and MLP ψ makes the vectors of states, as in Lee &
+Berg-Kirkpatrick's study, whose best encoder it is. Counted 5-grams are those of the text that is learnt from, mixed
+into the next word ([how](guide-mathematics.md#counted-n-grams)).
 """,
     "memory.ptb": """Models of 128 Brown blocks after four epochs, as in Figure 3 of [Chiu & Rush's study](results.md),
 whose points are those without a memory. Perplexity is that of the text as one stream.
@@ -87,6 +88,7 @@ def words(budget: Budget) -> list[Recipe]:
         learn(budget, "a word and counted 5-grams", "memory-1-ngrams-5"),
         learn(budget, "no memory + LVD", "linear-split", teacher=TEACHER),
         learn(budget, "a word + LVD", "memory-1", teacher=TEACHER),
+        learn(budget, "a word, MLP ψ", "memory-1-mlp"),
         *(
             learn(budget, f"{label}, {BLOCKED_STATES:,} states in 128 blocks", shape, states=BLOCKED_STATES)
             for label, shape in (

@@ -77,6 +77,7 @@ SHAPES = {
         "split H, memory of a frequent word", {**LINEAR, "memory": 1, "memory_words": 2048}, "memory-1"
     ),
     "memory-1-ngrams-5": Shape("split H, memory of a word, 5-grams", {**LINEAR, "memory": 1, "ngrams": 5}, "memory-1"),
+    "memory-1-mlp": Shape("MLP ψ, memory of a word", {**NETWORK, "encoder": "mlp", "memory": 1}, "mlp-psi"),
     "memory-2": Shape("split H, memory of two words", {**LINEAR, "memory": 2}, "memory-1"),
     "mlp-psi": Shape("MLP ψ", {**NETWORK, "encoder": "mlp"}),
     "mlp-iota": Shape("MLP ι", {**NETWORK, "encoder": "mlp", "monolithic": True}),
