@@ -8,6 +8,7 @@ hold are walked again in float64, and those that lost something there in log spa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -117,9 +118,12 @@ def walk(
     first_BS = rows.sort(chain.log_first_BS.exp())
     done = _walked(rows, transition, evidence, first_BS)
 
-    def columns() -> tuple[Tensor, Tensor]:  # seldom asked for
-        found_NS, place_BT = (log_columns_NS, index_BT) if entered is None else entered.added(log_columns_NS, index_BT)
-        return found_NS, rows.sort(place_BT.T, 1)
+    @functools.cache
+    def summed() -> tuple[Tensor, Tensor]:  # seldom asked for
+        return (log_columns_NS, index_BT) if entered is None else entered.added(log_columns_NS, index_BT)
+
+    def columns() -> tuple[Tensor, Tensor]:
+        return summed()[0], rows.sort(summed()[1].T, 1)
 
     lost = _lost(chain, columns, done, every_token)
     if not lost:
@@ -130,10 +134,8 @@ def walk(
         done = done._replace(again=again)
         of_these = again.log_columns_MS, again.walk.evidence.index_TB
         lost = [lost[place] for place in _lost(chain, lambda: of_these, again.walk, every_token)]
-    if lost and entered is not None:
-        log_columns_NS, index_BT = entered.added(log_columns_NS, index_BT)
     for row in lost:
-        asked = log_space.row_of(chain, log_columns_NS, index_BT, rows.callers(row), rows.length(row))
+        asked = log_space.row_of(chain, *summed(), rows.callers(row), rows.length(row))
         _rescue(done, row, asked)
     return done
 
