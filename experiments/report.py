@@ -59,8 +59,9 @@ sweep, with {SWEEP_EPOCHS:g} epochs a point where the paper has 50, and {LONG_EP
 Tables 2 and 4 are at 2^13 states where the paper has 2^14, and uniform subsets at 2^13 alone. Baselines are as in
 `src/trellis/configs`, the recurrent ones on sentences in their order, LSTM and AWD-LSTM by SGD; AWD-LSTM and HMM+RNN
 are what less than an hour of one core gives, see their minutes, and so are networks on WikiText-2, with two to four
-epochs. These, and factored embeddings at 2^14 states, learnt on a Zen 5, on which an LSTM takes less than half of the
-time that it takes on a Zen 4, as all others had. A batch of the paper is 16 × 32 tokens, on an RTX 2080.
+epochs. These learnt on a Zen 5, and so did models of 2^14 states with factored embeddings, flat transitions or
+{LONG_EPOCHS:g} epochs; all others on a Zen 4, on which an LSTM takes more than twice as long. A batch of the paper is
+16 × 32 tokens, on an RTX 2080.
 Training perplexity in Tables 2 and 4 is that of the text's first 100,000 tokens. Times were taken on one thread, some
 of them beside other jobs: those of Table 2's first and third row are too long, the first by more, and so are those of
 2^16 states.
