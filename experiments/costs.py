@@ -58,7 +58,7 @@ def _runs(results: Results) -> dict[str, Result]:
             seen.append(run)
             hmm = run["config"]["model"]["kind"] == "hmm"
             label = _ngrams(run) if study in NAMED and hmm else label.removeprefix("PTB, ")
-            label += ", long" if study == "chiu.dropout" else ""
+            label += f", {power(run['config']['model']['states'])}, long" if study == "chiu.dropout" else ""
             found[label] = run if (before := _taught(results, run)) is None else {**run, "before": before}
     return found
 
