@@ -42,7 +42,8 @@ TITLES = {
 ABOUT = {
     "memory.words": """LVD begins with labels of stories15M, and MLP ψ makes the vectors of states, as in Lee &
 Berg-Kirkpatrick's study, whose best encoder it is. Counted 5-grams are those of the text that is learnt from, mixed
-into the next word ([how](guide-mathematics.md#counted-n-grams)).
+into the next word ([how](guide-mathematics.md#counted-n-grams)); alone they are better here than any row without them
+([the notebook](notebook.md)).
 """,
     "memory.ptb": """Models of 128 Brown blocks after four epochs, as in Figure 3 of [Chiu & Rush's study](results.md),
 whose points are those without a memory. Perplexity is that of the text as one stream.
