@@ -31,7 +31,8 @@ buys is the lowest of all lines. Of a run whose states begin as an LSTM's, the m
 runs shared the machine with others, and would take a little less on a quiet one. The LSTM of ten epochs, models whose
 states begin as its or are all kept, and of 2^14 states those with a word alone, flat transitions, factored vectors or
 16 epochs learnt on a Zen 5, all others on a Zen 4, where an LSTM takes 2.3 times as long: only the former, and only the
-latter, compare among themselves to the minute.
+latter, compare among themselves to the minute. In the figure, runs have names that no other of their kind had beaten
+by the time they ended.
 """
 
 
@@ -137,6 +138,13 @@ def _lower(runs: dict[str, Result], kinds: list[str], other: str) -> list[tuple[
     return [(begin, end) for begin, end in spans]
 
 
+def _unbeaten(run: Result, runs: dict[str, Result]) -> bool:
+    """Whether no run of its kind was lower by the time it ended; others go without a name, for want of room."""
+    ended, last = _line(run)[-1]
+    alike = (other for other in runs.values() if _kind(other) == _kind(run))
+    return all(perplexity >= last for other in alike for spent, perplexity in _line(other) if spent <= ended)
+
+
 def _draw(runs: dict[str, Result], path: Path) -> None:
     with mpl.rc_context({"font.size": 8}):
         figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -144,7 +152,8 @@ def _draw(runs: dict[str, Result], path: Path) -> None:
         for label, run in runs.items():
             line = _line(run)
             axes.plot(*zip(*line, strict=True), color=KINDS[_kind(run)], marker="." if len(line) > 1 else "o")
-            axes.annotate(label, line[-1], (3, 0), textcoords="offset points", fontsize=6, va="center")
+            if _unbeaten(run, runs):
+                axes.annotate(label, line[-1], (3, 0), textcoords="offset points", fontsize=6, va="center")
         for kind, colour in KINDS.items():
             axes.plot([], [], color=colour, label=kind)
         axes.set(xscale="log", yscale="log", xlabel="minutes of one core", ylabel="validation perplexity")

@@ -77,3 +77,11 @@ def test_the_minutes_of_a_teacher_come_first(tmp_path):
 def test_without_runs_there_is_nothing(tmp_path):
     assert costs.section(Results("laptop", {}), tmp_path / "costs.png") == []
     assert not (tmp_path / "costs.png").exists()
+
+
+def test_runs_that_another_of_their_kind_had_beaten_go_without_a_name_in_the_figure():
+    long = run("hmm", 900.0, [[10, 150.0], [20, 145.0]], memory=0)
+    runs = {name: one for name, one in RUNS.items() if name.startswith("ptb")} | {"long": long}
+    unbeaten = {name for name, one in runs.items() if costs._unbeaten(one, runs)}
+    assert "long" not in unbeaten  # which 2^14 states had beaten before it ended
+    assert {"ptb-hierarchical-4096-m128", "ptb-hierarchical-16384-m128", "ptb-lstm"} <= unbeaten
