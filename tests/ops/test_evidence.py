@@ -45,7 +45,7 @@ def test_dot_products_with_the_rows_named(seed, rows, table):
 def test_sums_of_two_tables_are_the_evidence_of_one_of_all_sums(seed, rows):
     generator = torch.Generator().manual_seed(seed)
     log_columns_NS, log_enter_KS = torch.randn(4, 3, generator=generator), torch.randn(3, 3, generator=generator)
-    log_columns_NS[1], log_enter_KS[2] = -torch.inf, -500.0
+    log_columns_NS[1], log_enter_KS[0, 1], log_enter_KS[2] = -torch.inf, -torch.inf, -500.0
     index_TB = torch.randint(4, (2, 5), generator=generator)
     enter_TB = torch.randint(-1, 3, (2, 5), generator=generator)
     found = SummedEvidence(log_columns_NS, index_TB, log_enter_KS, enter_TB)

@@ -48,11 +48,9 @@ class SummedEvidence(NamedTuple):
     def at(self, step: int, rows: int) -> tuple[Tensor, Tensor]:
         """Those of the first rows' tokens, divided by the best state's, B×S; and the logarithm of that, B."""
         enter_B = self.enter_TB[step, :rows]
-        log_more_BS = functional.embedding(enter_B.clamp_min(0), self.log_enter_KS) * (enter_B >= 0).unsqueeze(1)
-        likelihood_BS, log_peak_B = scaled(
-            self.log_columns_NS.index_select(0, self.index_TB[step, :rows]) + log_more_BS
-        )
-        return likelihood_BS, log_peak_B
+        log_more_BS = functional.embedding(enter_B.clamp_min(0), self.log_enter_KS)
+        log_more_BS = torch.where((enter_B >= 0).unsqueeze(1), log_more_BS, 0.0)  # of no row not even −inf
+        return scaled(self.log_columns_NS.index_select(0, self.index_TB[step, :rows]) + log_more_BS)
 
 
 def scaled(log_columns_NS: Tensor) -> tuple[Tensor, Tensor]:
